@@ -11,6 +11,7 @@ from rooflab.claims import COURSE, Evidence, scorecard, select
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import attention as op
+from rooflab.pages import lesson_06b_occupancy, lesson_06c_faults, lesson_06c_limits
 from rooflab.pages.lesson_06e import LOADS, STEPS
 from rooflab.paths import DATA, NOTEBOOKS
 from rooflab.records.case import Case
@@ -288,6 +289,28 @@ def test_one_sentence_of_06c_and_its_chart_have_one_line(h200):
     assert answer in said("06c_trust.ipynb") and worst.index[-1] == "3_half2"
     assert f"3_half2 errs by {worst.iloc[-1]:.2f} times" in said("06c_trust.ipynb")
     assert "Verdict on the predicted errors" in said("06c_trust.ipynb")
+
+
+def test_the_gate_s_limit_tells_right_kernels_from_the_planted_faults(h200):
+    rows = lesson_06c_limits.beside_torch(h200, 4096).set_index("impl")
+    share = rows["error"] / rows["error_budget"]
+    page = said("06c_trust.ipynb")
+    assert f"with 4,096 tokens it uses {share['3_half2']:.0%} of the gate's limit" in page
+    assert f"{(share <= 1).sum()} of {share.count()} kernels keep the limit of their format" in page
+    faults = lesson_06c_faults.errors().set_index("fault")
+    assert faults.loc[lesson_06c_faults.RIGHT, "gate"] <= 0.5 and (faults["gate"].iloc[1:] > 1).all()
+    worse = lesson_06c_limits._by_limit(rows.assign(error=2 * rows["error_budget"]).reset_index())
+    assert worse.startswith(f"**Verdict by the gate**: 0 of {len(rows)}") and "wrong: 1_scalar" in worse
+
+
+def test_06b_says_what_its_counters_cannot_tell():
+    page = said("06b_wide.ipynb")
+    assert "these counters cannot tell" in page.partition("**Verdict**")[2]
+    row = {"impl": "13_mbarrier_ring", "busiest_pct": 50.0, "tensor_pct": 50.0}
+    slow = {"impl": "8_head_dim_slices", "busiest_pct": 70.0, "tensor_pct": 20.0}
+    named = lesson_06b_occupancy._answer([row], [(slow, row)])
+    assert named.startswith("at every width") and named.endswith("for what the list names.")
+    assert lesson_06b_occupancy._answer([slow], [(row, slow)]) == "Each is limited by its busiest unit."
 
 
 def test_06e_says_how_many_of_its_steps_have_the_idea_of_a_rung(h200):

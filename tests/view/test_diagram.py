@@ -240,6 +240,9 @@ def test_columns_are_dealt_as_the_sources_say():
     assert [share.registers(512) for share in shares.values()] == [512, 128]
     assert "512 registers a thread" in diagram.holders(512).says
     assert "4 warps multiply 128 columns each" in diagram.partial_scores(512).says
+    assert "2 such groups of 4 warps, 64 queries, 256 threads" in diagram.partial_scores(512).says
+    whole = columns.share_of("9_wgmma", 512)  # 64 queries a warpgroup, of a block's 128
+    assert (whole.queries, whole.registers(256), whole.registers(512)) == (64, 128, columns.MOST + 1)
     paired = columns.share_of("10_paired_warpgroups", 512)
     assert (paired.slices, paired.holder, paired.registers(512)) == (2, "warpgroup", 128)
     source = paired.rung.path.read_text().replace("HEAD_DIM / 2", "HEAD_DIM / 4")

@@ -3,7 +3,7 @@
 import numpy as np
 from rooflab.numerics.quant import Planes
 from rooflab.ops import q8_0
-from rooflab.pages import lesson_05c, lesson_06c
+from rooflab.pages import lesson_05c, lesson_06c_limits
 from rooflab.view import diagram
 from rooflab.view.diagram import pools, tiled_weights
 
@@ -45,5 +45,5 @@ def test_a_gpu_waits_only_for_launches_that_take_longer_than_kernels():
 
 def test_kernels_of_one_bar_are_all_named():
     who = ["4_mma", "5_padded", "6_cp_async", "8_head_dim_slices", "torch.sdpa_math"]
-    assert lesson_06c._all_of(who) == "rungs 4 to 6, 8\nlibraries: math"
-    assert lesson_06c._all_of(who[:1]) == "4_mma"
+    assert lesson_06c_limits.all_of(who) == "rungs 4 to 6, 8\nlibraries: math"
+    assert lesson_06c_limits.all_of(who[:1]) == "4_mma"

@@ -73,12 +73,11 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, counted: Rows, *
         gb, us = asked[name, row["options"] or ""], float(row["median_us"])
         reading, products = 1e6 * gb / rate, float(row["predicted_us"])
         bound = max(products, reading) if reading == reading else products
-        why = f"if L1 answers none: {gb:,.1f} GB from L2 at {rate:,.0f} GB/s"
-        said = (
-            f"about {bound:,.0f} µs ({why})"
-            if bound == reading
-            else f"at least {bound:,.0f} µs (its products)"
-        )
+        by_reads = f"{gb:,.1f} GB from L2 at {rate:,.0f} GB/s, if L1 answers none"
+        said = f"at least {bound:,.0f} µs by its products"
+        said += f" (its reads: {reading:,.0f} µs, {by_reads})" if reading == reading else ""
+        if bound == reading:
+            said = f"about {bound:,.0f} µs by its reads ({by_reads}; its products: {products:,.0f} µs)"
         text = f"`{name}`, **predicted**: {said}. **Measured**: {us:,.0f} µs{_built(row, rows)}"
         at = ladder.index(name)
         if at:

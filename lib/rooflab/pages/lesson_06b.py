@@ -18,6 +18,10 @@ from rooflab.pages.lesson_06b_occupancy import blocks_an_sm as blocks_an_sm
 from rooflab.pages.lesson_06b_occupancy import busiest_by_width as busiest_by_width
 from rooflab.pages.lesson_06b_occupancy import counted_on_gemma as counted_on_gemma
 from rooflab.pages.lesson_06b_peers import peers_words
+from rooflab.pages.lesson_06b_rungs import changes as changes
+from rooflab.pages.lesson_06b_rungs import largest_step
+from rooflab.pages.lesson_06b_rungs import rungs_of_the_page as rungs_of_the_page
+from rooflab.pages.lesson_06b_rungs import worth as worth
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display, explorer, page, plot
 from rooflab.view.diagram.over_time import Lengths
@@ -70,10 +74,13 @@ def run_facts(here: Lab, spec: Any) -> None:
 
 
 def registers_of_outputs(width: int) -> diagram.Drawing:
-    """Who holds the outputs: rung 7's warps, which have all columns, and the rungs that divide this width."""
-    known = study.rungs_for(width)
+    """Who holds the outputs: the warps of rung 7 and the warpgroups of rung 9, which have all columns, and
+    those of the rungs that divide this width.
+    """
+    whole = ("7_mma_32_rows", "9_wgmma")
     divide = ("8_head_dim_slices", "10_paired_warpgroups", "12_warp_specialised")
-    return diagram.holders(width, ("7_mma_32_rows", *(name for name in divide if name in known)))
+    known = [name for name in divide if name in study.rungs_for(width)]
+    return diagram.holders(width, (*whole, *known))
 
 
 def slices_at_work(width: int) -> diagram.Drawing:
@@ -192,7 +199,8 @@ def fastest_by_width(sweep: Any, gpu: str) -> None:
     ]
     lines = pd.DataFrame(lines, columns=names)
     caption = f"TFLOP/s on {gpu}, longest prompts"
-    display.table(lines, dict(zip(names, names, strict=True)), {"Rung ÷ peer": "{:.2f}×"}, caption)
+    forms = {"Rung ÷ peer": "{:.2f}×"}
+    display.table(lines, dict(zip(names, names, strict=True)), forms, caption, folded=True)
 
 
 def above_the_roof(every: Rows, spec: Any) -> None:
@@ -211,86 +219,6 @@ def above_the_roof(every: Rows, spec: Any) -> None:
             "The suspect is power: most weights of a softmax are near zero, and multiplying those draws less."
         )
     display.say(text)
-
-
-def _gains(every: Rows, before: str, after: str) -> pd.DataFrame:
-    """Shapes that both rungs are recorded on in bursts, and in `gain` how many times as fast the later is."""
-    keys = ["format", "seq", "heads", "kv_heads", "head_dim", "window", "options"]
-    rows = every[every["operator"].eq("attention") & every["state"].eq("burst")].fillna({"window": 0})
-    both = rows.pivot_table("tflop_s", keys, "impl").reindex(columns=[before, after]).dropna()
-    return (both[after] / both[before]).reset_index(name="gain")
-
-
-def worth(every: Rows, gpu: str, first: str, second: str) -> None:
-    """Say what a rung is worth over an earlier one, at all shapes that both are recorded on."""
-    gain, before = _gains(every, first, second), first.partition("_")[0]
-    if gain.empty:
-        display.say(
-            f"*Worth:* rungs {before} and {second.partition('_')[0]} are not recorded on one shape here."
-        )
-        return
-    text = f"*Worth on the {gpu}:* "
-    if len(gain) > 1:
-        most = gain.loc[gain["gain"].idxmax()]
-        text += f"{gain['gain'].median():.2f} times the speed of rung {before} at the median of {len(gain)} "
-        text += f"shapes, from {gain['gain'].min():.2f} to {most['gain']:.2f}, the most with {most['seq']:,} "
-        text += f"queries of {most['heads']} heads"
-    else:
-        text += f"{gain['gain'].iloc[0]:.2f} times the speed of rung {before}, on one shape"
-    display.say(f"{text}.")
-
-
-# What each later rung changes, and the rung that it is held against.
-_CHANGES = {
-    "11_tma": (
-        "9_wgmma",
-        "One thread tells the TMA unit what to copy, instead of a warpgroup that computes addresses. There "
-        "are as "
-        "many blocks as SMs; each fetches its next queries' tiles while it finishes the last ones.",
-    ),
-    "13_mbarrier_ring": (
-        "8_head_dim_slices",
-        "For GPUs without Hopper's instructions: each warp waits for its tile alone, at an mbarrier, where "
-        "in rung 8 "
-        "all warps of the block wait for each other twice a tile. While one warp computes exponentials, "
-        "another multiplies.",
-    ),
-    "14_pack_gqa": (
-        "11_tma",
-        "Any group of heads that share keys fills a block's rows (*PackGQA*). Rung 11 packs 2, 4 or 8 "
-        "heads, but "
-        "not the 7 of a model with 28 query heads on 4: here 7 heads of 18 queries fill 126 of 128 rows.",
-    ),
-    "15_warp_vote": (
-        "14_pack_gqa",
-        "Fewer shuffles for the largest score: softmax may subtract any earlier maximum, as long as no "
-        "exponential "
-        "leaves FP16's range, so the warp votes whether any score does.",
-    ),
-    "16_wide_stores": (
-        "15_warp_vote",
-        "Outputs are stored 16 bytes at a time instead of 4: four neighbouring threads trade their columns "
-        "first.",
-    ),
-}
-
-
-def later_rungs(every: Rows, gpu: str) -> None:
-    """Say what each rung after those of the wide head changes, and what that is worth: the first in the open,
-    the others folded.
-    """
-    lines = []
-    for name, (before, change) in _CHANGES.items():
-        gain, other = _gains(every, before, name)["gain"], before.partition("_")[0]
-        text = f"**Rung {name.partition('_')[0]}** ([source](../kernels/attention/{name}.cu)). {change} "
-        if len(gain):
-            text += f"*Worth {gain.median():.2f} times the speed of rung {other}"
-            text += f", {gain.min():.2f} to {gain.max():.2f} on {len(gain)} shapes" if len(gain) > 1 else ""
-            text += ".*"
-        lines.append(text.strip())
-    display.say(lines[0])
-    rest = "\n".join(f"- {line}" for line in lines[1:])
-    display.fold_parts("Rungs 13 to 16: what each changes, and what that is worth", [rest])
 
 
 def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
@@ -373,25 +301,8 @@ def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
         if each != width and len(found):
             first.setdefault(found.loc[found["median_us"].idxmin(), "impl"], []).append(each)
     for name, widths in first.items():
-        text += f"- At {listed(widths)} wide the fastest rung is {name}.{_largest_step(here, name)}\n"
+        text += f"- At {listed(widths)} wide the fastest rung is {name}.{largest_step(here, name)}\n"
     display.say(text + "- Every shape has a rung without Hopper's instructions, too.")
-
-
-def _largest_step(here: Lab, name: str) -> str:
-    """Of the recorded steps that lead to a rung, the one that is worth the most, and what it changes."""
-    every, worths = here.measure("attention", here.cases("attention")), dict[str, float]()
-    step = name
-    while step in _CHANGES:
-        gain = _gains(every, _CHANGES[step][0], step)["gain"]
-        worths |= {step: gain.median()} if len(gain) else {}
-        step = _CHANGES[step][0]
-    if len(worths) < 2:
-        return ""
-    most = max(worths, key=lambda each: worths[each])
-    return (
-        f" Of the steps from {step} to it {most} is worth the most, {worths[most]:.2f} times the speed at "
-        f"the median of its shapes. {_CHANGES[most][1].partition('. ')[0]}."
-    )
 
 
 def explore_shapes(here: Lab, gpu: str) -> Any:

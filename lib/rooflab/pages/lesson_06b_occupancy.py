@@ -13,6 +13,7 @@ from rooflab.pages import Rows
 from rooflab.pages.lesson_06b_goals import goals as goals
 from rooflab.studies import attention as study
 from rooflab.view import display, plot
+from rooflab.words import listed
 
 NEAR = 60  # percent of what a unit can do, from which on it may be what limits a rung
 
@@ -76,9 +77,9 @@ def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
         text += f". {best}, faster still, is not in this profile" * (best not in set(group["impl"])) + ". "
         text += _verdict(last) + _on_this_prompt(rows[rows["impl"] == last["impl"]], last) + "\n"
     if "for memory" in text and any(row["impl"] in op.HOPPER for row in fast.values()):
-        text += (
-            "\n*Memory* includes copies that a warp awaits at an mbarrier. Waits for a wgmma are not counted."
-        )
+        text += "\n*Memory* includes copies that a warp awaits at an mbarrier.\n"
+    pairs = [tuple(row for _, row in ends(group).iloc[-2:].iterrows()) for group in widths.values()]
+    text += f"\n**Verdict**: {_answer(list(fast.values()), pairs)}"
     display.say(text)
     names = {"head_dim": "Width", "impl": "Rung", "again": "Re-read", "tensor_pct": "Tensor cores %"}
     names |= {"shared_pct": "Shared memory %", "issue_pct": "Issue slots %", "dram_pct": "DRAM %"}
@@ -101,6 +102,24 @@ def _verdict(counted: Any) -> str:
             else "."
         )
     return f"Its limit is the busiest unit: {busy}."
+
+
+def _answer(fast: list[Any], pairs: list[tuple[Any, ...]]) -> str:
+    """What the counters say as a whole: whether the fastest rungs (`fast`) use tensor cores more than those
+    before them (`pairs`), and what limits them, or that the counters cannot tell.
+    """
+    busier = all(pair[-1]["tensor_pct"] > pair[0]["tensor_pct"] for pair in pairs if len(pair) > 1)
+    text = "at every width the fastest rung keeps its tensor cores busier than the rung beside it. "
+    text = text * (busier and any(len(pair) > 1 for pair in pairs))
+    waits = [row for row in fast if row["busiest_pct"] < NEAR]
+    who = listed(dict.fromkeys(str(row["impl"]) for row in waits))
+    if not waits:
+        return f"{text}Each is limited by its busiest unit."
+    text += f"No unit limits {who}: warps wait"
+    if any(row["impl"] in op.HOPPER for row in waits):
+        text += ". Whether they wait for copies or for products, these counters cannot tell, because waits "
+        return f"{text}for a wgmma are not counted; clocks inside the kernel would tell."
+    return f"{text}, for what the list names."
 
 
 def _on_this_prompt(rows: Rows, counted: Any) -> str:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_06c_faults import planted_faults as planted_faults
+from rooflab.pages.lesson_06c_limits import HALF, beside_torch
+from rooflab.pages.lesson_06c_limits import all_of as _all_of
+from rooflab.pages.lesson_06c_limits import errors_beside_torch as errors_beside_torch
+from rooflab.pages.lesson_06c_limits import nearer_than_torch as nearer_than_torch
+from rooflab.pages.lesson_06c_limits import rounding_errors as rounding_errors
+from rooflab.pages.lesson_06c_limits import rounding_held as rounding_held
 from rooflab.pages.lesson_06c_memory import memory as memory
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import display, explorer, plot
-from rooflab.words import listed
 
-HALF = 2.0**-11  # the most that rounding to FP16 moves a number, over the number
 # One rung of each order of additions, of those that run fast.
 KINDS = ("1_scalar", "7_mma_32_rows", "12_warp_specialised", "13_mbarrier_ring", "16_wide_stores")
-_LABEL = 30  # letters of a line beside a chart
+_LEAST = 2.0  # times rounding alone: twice a computation whose only rounding is that of its output
 
 
-def opening(here: Lab, found: Rows) -> Opening:
-    """The first screen: each kernel's error over that of rounding alone, at the worst of its shapes."""
+def opening(here: Lab, found: Rows, seq: int) -> Opening:
+    """The first screen: each kernel's error over that of rounding alone, at the worst of its shapes, and what
+    the gate says of the least exact kernel, at a prompt of `seq` tokens.
+    """
     over = _over_rounding(found)
     odd, gpu = str(over.idxmax()), here.run["gpu"]
     rest = over.drop(odd)
@@ -34,7 +38,7 @@ def opening(here: Lab, found: Rows) -> Opening:
     answer += f"{rest.max():.2f} times as much as rounding alone"
     peers = over[[name for name in over.index if name in asks.SDPA]]
     answer += f" (torch's own: up to {peers.max():.2f} times); " if len(peers) else "; "
-    answer += f"{odd} errs by {over[odd]:.2f} times as much."
+    answer += f"{odd} errs by {over[odd]:.2f} times as much{_by_the_gate(here, odd, seq)}."
     able = (
         "tell a wrong kernel from one that only rounds in another order",
         "set a tolerance from the arithmetic and not from taste",
@@ -50,13 +54,34 @@ def opening(here: Lab, found: Rows) -> Opening:
     ax.set_yticks(range(len(alike)), [_all_of(who) for who, _ in alike], fontsize=8.5)
     ax.set_ylim(len(alike) - 0.5, -0.5)
     ax.axvline(1.0, color="black", linewidth=1, linestyle="--", zorder=1)
+    if over.max() > _LEAST:
+        ax.axvline(_LEAST, color="black", linewidth=1, linestyle=":", zorder=1)
+        words = "the gate's rule, twice a plain\ncomputation, allows at least this"
+        ax.annotate(words, (_LEAST, 0), (5, 4), ("data", "axes fraction"), "offset points", fontsize=8)
     runs = found.groupby("impl")["config"].nunique()
     said = (
         f"{title}, on {gpu}: a dot for each of the source's {found['config'].nunique()} shapes. Kernels of a "
     )
     said += "line err alike on every shape that two of them run; a kernel runs "
-    said += f"{runs.min()} to {runs.max()} of them."
+    said += f"{runs.min()} to {runs.max()} of them. Dashed: rounding alone"
+    said += f"; dotted: {_LEAST:g} times" if over.max() > _LEAST else ""
+    said += "."
     return answer, able, (fig, said)
+
+
+def _by_the_gate(here: Lab, impl: str, seq: int) -> str:
+    """What the gate says of a kernel's error at a prompt of `seq` tokens, or nothing where it has no row."""
+    rows = beside_torch(here, seq)
+    rows = rows[rows["impl"] == impl]
+    if rows.empty or not rows["error_budget"].iloc[0] > 0:
+        return ""
+    share = float(rows["error"].iloc[0] / rows["error_budget"].iloc[0])
+    if share > 1:
+        return f", and exceeds what the gate allows its number format, {share:.1f} times"
+    return (
+        f" and is right all the same: with {seq:,} tokens it uses {share:.0%} of the gate's limit for its "
+        "number format"
+    )
 
 
 def _agreeing(found: Rows) -> list[tuple[list[str], pd.Series]]:
@@ -91,36 +116,6 @@ def _over_rounding(found: Rows) -> pd.Series:
     return over.sort_index(key=lambda names: names.str.extract(r"^(\d+)", expand=False).astype(float))
 
 
-def _alike(errors: pd.Series, digits: int = 3) -> tuple[list[str], list[float]]:
-    """Kernels whose errors are equal in so many digits as one bar, named by all of them; the largest error on
-    top.
-    """
-    groups: dict[str, list[str]] = {}
-    for name, error in errors.sort_values(ascending=False, kind="stable").items():
-        groups.setdefault(f"{error:.{digits}g}", []).append(str(name))
-    return [_all_of(who) for who in groups.values()], [float(error) for error in groups]
-
-
-def _all_of(who: list[str]) -> str:
-    """The names of some kernels in few words, on lines of a chart's label: a single one in full, several
-    rungs by their numbers, those that follow each other as "4 to 9".
-    """
-    if len(who) == 1:
-        return who[0]
-    numbers = sorted(int(name.partition("_")[0]) for name in who if name[0].isdigit())
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    said = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    parts = [("rungs " if len(numbers) > 1 else "rung ") + ", ".join(said)] if numbers else []
-    others = [name.removeprefix("torch.sdpa_") for name in who if not name[0].isdigit()]
-    parts += ["libraries: " + ", ".join(others)] if others else []
-    return "\n".join(textwrap.fill(part, _LABEL) for part in parts)
-
-
 def units_explained(found: Rows) -> None:
     """Say how a rounding of 1/2048 of a number comes to thousandths of the outputs' RMS, and where each unit
     is used.
@@ -139,68 +134,10 @@ def units_explained(found: Rows) -> None:
             "headline and its chart",
         ),
         ("‰ of the RMS", "the source's allowances are in it", "the source's test, large scores"),
-        ("‰ of a row's largest output", f"rounding alone costs at most {1e3 * HALF:.2f}", "beside torch"),
+        ("‰ of a row's largest output", "the gate's limits are in it", "planted faults, beside torch"),
     ]
     names = {"unit": "Unit", "why": "Why", "where": "Where"}
     display.table(pd.DataFrame(rows, columns=list(names)), names, {}, "The units of this page")
-
-
-def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
-    """Show what rounding costs, by what is rounded, for heads of `width` over `keys` keys; the largest error
-    that is predicted for rungs 1 and 4, and for rung 3 with its scores' typical one, over the number.
-    """
-    products = max(1, width // 64)
-    scores = HALF * np.sqrt(products / 3)
-    one = f"{1e3 * HALF:.2f}"
-    rows = [("outputs rounded to FP16", HALF / np.sqrt(3), HALF, f"{one} at most, ÷ √3 on average")]
-    why = f"{one} at most; ÷ √3 on average, and {keys:,} average out: ÷ √{keys:,}"
-    rows += [("weights rounded to FP16", HALF / np.sqrt(3 * keys), HALF, why)]
-    why = f"{one} ÷ √3 for each addition; {products} of either sign add up to √{products} times one"
-    rows += [(f"scores in FP16 sums of {products} products (rung 3)", scores, np.nan, why)]
-    rows += [("scores, weights and sums in FP32", 2.0**-24, 2.0**-24, "FP32 keeps 24 bits")]
-    guess = pd.DataFrame(rows, columns=["what", "typical", "largest", "why"])
-    guess[["typical", "largest"]] *= 1e3
-    names = {"what": "Rounded", "typical": "Typical (‰)", "largest": "Largest, about (‰)"}
-    names |= {"why": "By"}
-    forms = dict.fromkeys(("typical", "largest"), "{:.2g}")
-    display.table(guess, names, forms, f"Of the number itself; heads of {width}, {keys:,} keys")
-    return {"1_scalar": HALF, "4_mma": 2 * HALF, "3_half2": HALF + scores}
-
-
-def rounding_held(some: Rows, guess: dict[str, float]) -> None:
-    """Show whether the errors of rungs 1 and 4 stay within those predicted, and how far rung 3's is from its
-    typical one.
-    """
-    rounds = {"1_scalar": "outputs", "4_mma": "outputs, weights"}
-    rounds |= {"3_half2": "outputs, and typically its scores"}
-    found = some.drop_duplicates("impl").set_index("impl")["error"]
-    lines = [(name, rounds[name], guess[name], found[name]) for name in guess if name in found.index]
-    table = pd.DataFrame(lines, columns=["impl", "rounds", "predicted", "error"])
-    table["ratio"] = table["error"] / table["predicted"]
-    held = ["yes" if ratio <= 1.02 else "no" for ratio in table["ratio"]]
-    table["held"] = [
-        "no bound given" if n == "3_half2" else word for n, word in zip(table["impl"], held, strict=True)
-    ]
-    table[["predicted", "error"]] *= 1e3
-    names = {
-        "impl": "Rung",
-        "rounds": "Rounds to FP16",
-        "predicted": "Predicted (‰)",
-        "error": "Measured (‰)",
-    }
-    names |= {"ratio": "Measured ÷ predicted", "held": "No larger than predicted"}
-    forms = dict.fromkeys(("predicted", "error"), "{:.2g}") | {"ratio": "{:.1f}"}
-    if len(table):
-        display.table(table, names, forms, "Verdict on the predicted errors, ‰ of a row's largest output")
-    beyond = table[(table["held"] == "no")]["impl"]
-    text = f"**Verdict**: larger than predicted: {listed(beyond)}. " if len(beyond) else ""
-    text = text or "**Verdict**: no bound is exceeded. "
-    loose = table[table["held"] == "no bound given"]
-    if len(loose):
-        text += "3_half2 has none, because the error of a score grows with the score: its largest error is "
-        text += f"{loose['ratio'].iloc[0]:.1f} times the sum of the outputs' bound and its scores' typical "
-        text += "error."
-    display.say(text)
 
 
 def source_shapes(answers: Any) -> tuple[Rows, Any]:
@@ -248,45 +185,6 @@ def against_allowances(found: Rows, order: list[Any], rungs: list[Any]) -> None:
     display.say(text)
 
 
-def errors_beside_torch(here: Lab, seq: int, gpu: str) -> Rows:
-    """Draw errors against float64 beside torch's; the rows drawn."""
-    cases = [c for c in here.cases("attention") if c.seq == seq and c.operator == "attention"]
-    cases = [c for c in cases if c.heads == study.HEADS and not c.window]
-    cases = cases or study.ladder(128, seq, device=here.sized)
-    rows = here.measure("attention", cases)
-    rows = rows[~rows["options"].fillna("").str.contains("shared_kv|queries=8|index=")]
-    some = rows[rows["head_dim"].eq(128) & rows["format"].eq("fp16")].drop_duplicates("impl")
-    title = f"Error against float64, {seq} tokens, 128 wide"
-    names, values = _alike(1e3 * some.set_index("impl")["error"])
-    fig, ax = plot.figure("‰ of a row's largest output", title=title, height=1.2 + 0.34 * len(names))
-    plot.bars(ax, names, values, "‰", ("rounding alone, at most", 1e3 * HALF, "‰"))
-    said = f"{title}, on {gpu}, {plot.dates(some)}, in thousandths of each row's largest output."
-    plot.show(fig, said)
-    return some
-
-
-def nearer_than_torch(some: Rows, half: float) -> None:
-    """Say which rungs are no further from float64 than torch's backends."""
-    own, peer = some[some["kind"] == "own"], some[some["kind"] == "peer"]
-    text = ""
-    if len(peer):
-        as_good = own[own["error"] <= 1.01 * peer["error"].max()]
-        text += f"Of the {len(own)} rungs that do this shape {len(as_good)} are no further from float64 "
-        text += "than torch's least exact "
-        text += f"backend ({1e3 * peer['error'].max():.2f} ‰)"
-        far = own[own["error"] > 1.01 * peer["error"].max()]
-        text += f". Further away: {', '.join(far['impl'])}." if len(far) else "."
-        exact = some[some["error"] <= 1.01 * some["error"].min()]
-        text += (
-            f" The smallest error, {1e3 * exact['error'].min():.2f} ‰, is that of {', '.join(exact['impl'])}"
-        )
-        if exact["error"].max() <= half:
-            text += ": they keep weights in FP32 and round only the output, for which the first table "
-            text += f"predicts up to {1e3 * half:.2f} ‰"
-        text += "."
-    display.say(text)
-
-
 def extreme_inputs(answers: Any, rungs: list[Any]) -> Rows:
     """Show what every kernel does with large scores, no key, NaN and repetition; its answers."""
     edges = answers("edges").set_index("impl")
@@ -316,6 +214,7 @@ def extreme_inputs_explained(edges: Rows, rungs: list[Any]) -> Rows:
         text += f"{loud.idxmax()} is off by {1e3 * loud.max():.0f} ‰ of the RMS there, the median rung by "
         text += f"{1e3 * loud.median():.1f} ‰. "
         text += "It sums large scores in FP16. " if loud.idxmax() == rungs[2] else ""
+        text += "The gate does not judge such inputs; for scores that large take another rung. "
     quiet = (own[["blind not zero", "NaN in k lost", "NaN in v lost", "other bits"]] == 0).all(axis=None)
     text += "No rung hides a NaN, invents a result or changes its bits. " if quiet else ""
     spread = by[by["NaN in v spread"] > 0]
@@ -327,7 +226,13 @@ def extreme_inputs_explained(edges: Rows, rungs: list[Any]) -> Rows:
     wide = by[by["NaN in k spread"] > 0]
     if len(wide):
         text += f"With {', '.join(wide.index)} a NaN in a key does so too: it adds its mask to the score, "
-        text += "and NaN minus infinity is NaN."
+        text += "and NaN minus infinity is NaN. "
+    if len(spread) or len(wide):
+        text += (
+            "\n\n**Acceptable?** Here, yes: a call has one prompt, and that is lost once a value in it is "
+            "NaN; to hide it would be the fault. A kernel whose tiles hold keys of several requests must "
+            "not do this: one request's NaN would spoil the answer to another."
+        )
     display.say(text)
     return loud
 
@@ -367,9 +272,9 @@ def words_changed_explained(words: Rows) -> None:
 
 def takeaway(loud: Rows) -> None:
     """What to take away, computed."""
-    text = "- Compare an error with another: that of rounding alone, or that of a library's kernel in the "
-    text += "same format.\n- Allow what the arithmetic needs. A tolerance wide enough for every kernel hides "
-    text += "faults in the exact ones.\n"
+    text = "- Compare an error with another: that of rounding alone, or that of a plain computation in the "
+    text += "same number format. Twice the latter is the gate's limit.\n- Allow what the arithmetic needs. "
+    text += "A tolerance wide enough for every kernel hides faults in the exact ones.\n"
     text += f"- Test extreme inputs: there {loud.idxmax()}'s error is {loud.max() / loud.median():.0f} times "
     text += "the median rung's."
     display.say(text)

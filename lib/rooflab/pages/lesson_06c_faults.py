@@ -8,12 +8,16 @@ import numpy as np
 import pandas as pd
 
 from rooflab import ops
+from rooflab.analysis import attention as analysis
+from rooflab.pages import Rows
+from rooflab.records.case import Case
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.studies import attention_work
 from rooflab.view import display
 from rooflab.words import listed
 
+_LEAST_LIMIT = 2.0**-10  # of a row's largest output: the gate allows FP16 no less
 KEYS = 32  # of a tile
 SHAPE = 4  # of the source's: its smallest
 # What is planted, in the words of the table; the first is none.
@@ -59,35 +63,50 @@ def _to_bits(x: Any, bits: int) -> Any:
     return np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent)
 
 
+def _half(x: Any) -> Any:
+    """Numbers rounded to FP16."""
+    return x.astype(np.float16).astype(np.float32)
+
+
 def errors() -> pd.DataFrame:
     """Of each fault, on a shape of the source's: the largest error in RMS of the outputs, over that of
-    rounding alone, and whether each of the source's allowances lets it pass.
+    rounding alone, whether each of the source's allowances lets it pass, and its error in units of a row's
+    largest output over the gate's limit, for FP16 weights and for FP16 sums of scores.
     """
-    shape = study.shape_of([case for case in asks.tolerance() if case.impl == "1_scalar"][SHAPE])
+    shape = study.shape_of(_case())
     with ops.on("cpu"):
         q, k, v = attention_work.operands(shape)
         expected = attention_work.exact(q, k, v, shape)
     rms = np.sqrt((expected**2).mean())
     rounding = abs(expected.astype(np.float16) - expected).max() / rms
-    found = [(fault, abs(attention(q, k, v, fault) - expected).max() / rms) for fault in FAULTS]
-    table = pd.DataFrame(found, columns=["fault", "error"])
+    off = {fault: abs(attention(q, k, v, fault) - expected) for fault in FAULTS}
+    table = pd.DataFrame({"fault": list(off), "error": [each.max() / rms for each in off.values()]})
+    largest = abs(expected).max(axis=2, keepdims=True)
+    by_row = np.array([(each / largest).max() for each in off.values()])
+    with ops.on("cpu"):
+        sums = _half(attention_work.exact(q, k, v, shape, _half, packed=True))
+    table["gate"] = by_row / max(2 * by_row[0], _LEAST_LIMIT)
+    table["gate_sums"] = by_row / max(2 * (abs(sums - expected) / largest).max(), _LEAST_LIMIT)
     table["over"] = table["error"] / rounding
     return table.assign(**{name: table["error"] <= most for name, most in asks.TOLERANCES.items()})
 
 
-def planted_faults() -> None:
-    """Show what planted faults do to the largest error, and say which the widest allowance does not see."""
+def planted_faults(recorded: Rows) -> None:
+    """Show what planted faults do to the largest error, say which the widest allowance does not see and what
+    the gate says; beside the `recorded` error of the least exact kernel on this shape and on its worst.
+    """
     found = errors()
     allowed = {name: f"{1e3 * most:g} ‰" for name, most in asks.TOLERANCES.items()}
     table = pd.DataFrame({"what": [FAULTS[fault] for fault in found["fault"]]})
     table["error"], table["over"] = 1e3 * found["error"], found["over"]
     table["passes"] = [listed(allowed[name] for name in allowed if row[name]) for _, row in found.iterrows()]
     names = {"what": "Fault", "error": "Largest error (‰ of the RMS)", "over": "÷ rounding alone"}
-    names |= {"passes": "Kept within"}
+    table["gate"] = found["gate"]
+    names |= {"passes": "Kept within", "gate": "÷ the gate's limit"}
     caption = (
         f"Planted faults on the source's shape {SHAPE + 1}, computed here with random numbers of their own"
     )
-    display.table(table, names, {"error": "{:,.1f}", "over": "{:,.1f}"}, caption)
+    display.table(table, names, dict.fromkeys(("error", "over", "gate"), "{:,.1f}"), caption)
     widest = max(asks.TOLERANCES, key=lambda name: asks.TOLERANCES[name])
     wrong = found[found["fault"] != RIGHT]
     hidden, seen = wrong[wrong[widest]], wrong[~wrong[widest]]
@@ -95,8 +114,42 @@ def planted_faults() -> None:
     if len(hidden):
         text += f"**{allowed[widest]} lets wrong kernels pass**: "
         text += f"{'; '.join(FAULTS[fault] for fault in hidden['fault'])}. "
-    if len(hidden) and found["over"].iloc[0] <= 2 < wrong["over"].min():
-        text += "Twice the error of rounding is kept by the right kernel alone. "
     if len(seen):
-        text += f"The other faults err by at least {seen['over'].min():,.0f} times as much as rounding."
+        text += f"The other faults err by at least {seen['over'].min():,.0f} times as much as rounding. "
+    text += _by_the_gate(found[found["fault"] == RIGHT].iloc[0], wrong) + _beside(recorded)
     display.say(text)
+
+
+def _by_the_gate(right: Any, wrong: pd.DataFrame) -> str:
+    """Whether the gate's limit tells the right kernel from the wrong ones, and whether a kernel that declares
+    FP16 sums of scores could err as much as the smallest fault does.
+    """
+    least = wrong.loc[wrong["gate"].idxmin()]
+    missed = wrong[wrong["gate"] <= 1]
+    text = "\n\n**The gate** allows twice the error of a plain computation in the kernel's own number "
+    text += f"format. The right kernel uses {right['gate']:.0%} of that; "
+    text += f"it misses: {listed(FAULTS[fault] for fault in missed['fault'])}." if len(missed) else ""
+    text += "" if len(missed) else f"the smallest fault exceeds it, {least['gate']:.1f} times."
+    if least["gate"] > 1 and least["gate_sums"] > 1:
+        text += f" Even with scores added up in FP16, as in rung 3, it would: {least['gate_sums']:.1f} times."
+    return text
+
+
+def _beside(recorded: Rows) -> str:
+    """How the least exact kernel of the record errs on this shape, where its worst error is of another."""
+    over = recorded["worst_rms"] / recorded.groupby("config")["rounding"].transform("max")
+    worst = recorded.assign(over=over).loc[over.idxmax()]
+    config = analysis.in_words(_case())
+    here = over[recorded["impl"].eq(worst["impl"]) & recorded["config"].eq(config)]
+    if here.empty or worst["config"] == config or not here.iloc[0] < worst["over"]:
+        return ""
+    return (
+        f" {worst['impl']}, {worst['over']:.2f} times rounding at the top of this page, is that far off for "
+        f"{worst['config']}; on this shape it errs by {here.iloc[0]:.2f} times. Compare errors on one shape, "
+        "and with the limit of one format."
+    )
+
+
+def _case() -> Case:
+    """The case whose shape is used."""
+    return [case for case in asks.tolerance() if case.impl == "1_scalar"][SHAPE]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from rooflab.hardware import crossover
 from rooflab.hardware import device as devices
@@ -95,6 +96,7 @@ def _chart(found: Rows, gpu: Any) -> Any:
     parts = {says: [by.get((name, impl), np.nan) for name in names] for impl, says in WAYS.items()}
     plot.grouped(ax, names, parts, most=2.0, form=".2f")
     plot.roof_line(ax, 1.0, "one GPU", vertical=True)
+    _off_the_line(ax, 1.0)
     ends = shared.groupby("impl")["gain"].agg(["min", "max"])
     told = "; ".join(
         f"{says} {ends['min'][impl]:.2f} to {ends['max'][impl]:.2f}"
@@ -102,6 +104,15 @@ def _chart(found: Rows, gpu: Any) -> Any:
         if impl in ends.index
     )
     return fig, f"{caption}, {gpu}, {plot.dates(shared)}: {told}. Dashed: one GPU."
+
+
+def _off_the_line(ax: Axes, line: float) -> None:
+    """Move the numbers of bars that end just before a vertical line to its other side."""
+    most = ax.get_xlim()[1]
+    for text in ax.texts:
+        at = text.get_position()[0]
+        if text.get_gid() != "roof" and at < line < at + 0.09 * most:
+            text.set_x(line + most / 100)
 
 
 def facts(here: Lab) -> None:
@@ -129,6 +140,7 @@ def memory(rows: Rows, gpu: Any) -> None:
     plot.grouped(ax, list(table["title"]), parts, most=1.1 * max(held_gb, float(table["1"].max())))
     if held_gb == held_gb:
         plot.roof_line(ax, held_gb, f"{held_gb:.0f} GB", vertical=True)
+        _off_the_line(ax, held_gb)
     large = listed(table.loc[table["least"] > 1, "title"])
     fits = f"{large} fits no single one" if large else "each fits one"
     plot.show(fig, f"{caption}, {gpu} ({held_gb:.0f} GB): {fits}.")

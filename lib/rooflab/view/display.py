@@ -168,10 +168,12 @@ def diff(below: Rung, rung: Rung, folded: bool = False, built: Mapping[str, int]
 
 def changes(below: Rung, rung: Rung, built: Mapping[str, int] | None = None) -> list[str]:
     """The lines of a unified diff from the rung below, as `diff` shows them, without its two head lines."""
-    # Entry names differ in every rung; they would hide what changed.
-    before = body_of(below, built).replace(below.entry, rung.operator).splitlines()
-    after = body_of(rung, built).replace(rung.entry, rung.operator).splitlines()
-    return list(_changes(before, after))
+    before, after = body_of(below, built), body_of(rung, built)
+    if below.operator == rung.operator:  # entry names differ in every rung; they would hide what changed
+        before, after = (
+            text.replace(each.entry, rung.operator) for each, text in ((below, before), (rung, after))
+        )
+    return list(_changes(before.splitlines(), after.splitlines()))
 
 
 def _changes(before: list[str], after: list[str]) -> Iterator[str]:

@@ -38,20 +38,21 @@ class Share(NamedTuple):
 
 def share_of(name: str, width: int, text: str | None = None) -> Share:
     """How a rung divides heads `width` wide, read from its source: slices of HEAD_DIM, and the query rows of
-    the warp or warpgroup that holds a slice. `text` replaces the source. UsageError for a source without a
-    constant QUERIES or ROWS.
+    the warp or warpgroup that holds a slice, where a block has several groups those of one. `text` replaces
+    the source. UsageError for a source without a constant QUERIES or ROWS.
     """
     rung = next(each for each in attention.LADDERS["attention"] if each.name == name)
     text = rung.path.read_text(encoding="utf-8") if text is None else text
     rows = re.search(r"constexpr int (?:\w+ = \d+, )?(?:QUERIES|ROWS) = (\d+)", text)
     if not rows:
         raise UsageError(f"{name} has no constant QUERIES or ROWS.")
+    each = re.search(r"\bfirst \+ (\d+) \* group\b", text)
     divided = re.search(r"\b(?:WIDTH|HALF) = HEAD_DIM / (SLICES|\d+)", text)
     by = divided[1] if divided else "1"
     slices = tile_of(rung, width, _ARCH)[by] if by == "SLICES" else int(by)
     holder, threads = _WARPGROUP if "wgmma" in text else _WARP
     scorers = 1 if re.search(r"one warpgroup scores", rung.idea) else 0
-    return Share(rung, int(rows[1]), slices, holder, threads, scorers)
+    return Share(rung, int((each or rows)[1]), slices, holder, threads, scorers)
 
 
 def holders(
@@ -137,9 +138,16 @@ def partial_scores(width: int, name: str = "8_head_dim_slices") -> Drawing:
             y += 28
         elif step == 0:
             y += 4
+    groups = tile_of(share.rung, width, _ARCH).get("GROUPS", 1)
+    warps = counted(share.slices, share.holder)
+    size = f"a block: {counted(groups, 'such group')} of {warps}, "
+    size += f"{counted(groups * share.queries, 'query', 'queries')}, "
+    size += f"{groups * share.slices * share.threads} threads"
+    canvas.text(left + wide / 2, y + 18, size, svg.SMALL, "middle")
     says = f"For {share.queries} queries and a tile of keys {counted(share.slices, share.holder)} multiply "
     says += (
         f"{columns} columns each, which gives partial scores; each adds up those of {queries} queries and "
     )
     says += f"takes their softmax P; then each multiplies all of P with its {columns} columns of the values."
+    says += f" In {size}."
     return single(f"Rung {name.partition('_')[0]}, one tile of keys, {width} wide", says, canvas)

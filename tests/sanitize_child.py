@@ -150,6 +150,8 @@ def every_int4() -> None:
         int4.matmul(many, tiles, rung="12_token_tiles", **how)
         how = {"TALL": 1, "TOKENS": 64, "BLOCKS": 3, "SHARERS": 2 * parts - 2, "STAGES": 2}
         int4.matmul(many, tiles, rung="13_stream_k", **how)
+        how = {"TALL": parts, "TOKENS": 64, "BLOCKS": 8 // parts, "SHARERS": 0, "PARTS": 2, "STAGES": 2}
+        int4.matmul(many, tiles, rung="13_stream_k", **how)  # 4 and 2 tiles, in two parts each
 
 
 def every_trial() -> None:

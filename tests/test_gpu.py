@@ -255,12 +255,15 @@ def test_every_tile_of_mmqs_halves_passes_the_gate():
         for law in stream_k.laws(f"mmq/{name}"):
             tile = {"ROW_TILES": law.tall, "TOKENS": law.tokens, "STAGES": 3}
             tiles = stream_k.tiles_of(200, 300, law.tall, law.tokens)
-            for blocks, sharers in ((tiles, 0), (1, 0), (tiles + 1, tiles + 1), (2, 2)):
+            dealt = [(tiles, 0, 0), (1, 0, 0), (tiles + 1, tiles + 1, 0), (2, 2, 0)]
+            dealt += [(tiles * parts, 0, parts) for parts in (2, 5) if stream_k.FORMATS[f"mmq/{name}"].parts]
+            for blocks, sharers, parts in dealt:
                 if sharers and not (law.shares and tiles % blocks and sharers <= tiles % blocks * 5):
                     continue
-                got = mmq.product(x, given, rung=name, **tile, BLOCKS=blocks, SHARERS=sharers)
+                how = {"BLOCKS": blocks, "SHARERS": sharers, **({"PARTS": parts} if parts else {})}
+                got = mmq.product(x, given, rung=name, **tile, **how)
                 off = float(abs(got.astype("float64") - expected).max())
-                assert off <= allowed, (name, law, blocks, sharers)
+                assert off <= allowed, (name, law, how)
 
 
 @pytest.mark.parametrize(

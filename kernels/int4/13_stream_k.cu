@@ -10,11 +10,13 @@
 //          TOKENS = 128: tokens a tile;
 //          STAGES = 4: groups of k in the ring;
 //          BLOCKS = 132: blocks;
-//          SHARERS = 132: those that share what is left for a last turn; 0: its tiles are taken whole.
+//          SHARERS = 132: those that share what is left for a last turn; 0: its tiles are taken whole;
+//          PARTS = 0: blocks that divide each tile of a last turn among them instead; 0: none.
 // Changed  from rung 12: a block takes tile after tile, and the ring goes on from one to the next; the steps of the tiles
 //          that are left for a last turn are shared evenly (common/stream_k.cuh); sums leave as halves, turned in shared
 //          memory besides the ring.
 #include "common/int4.cuh"
+#include "common/split_sums.cuh"
 #include "common/stream_k.cuh"
 
 constexpr int UNITS = 2 * TALL, ROWS = 64 * UNITS, THREADS = 384;
@@ -37,15 +39,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     uint4* const weights = memory + STAGES * X_PIECES;
     const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
     const unsigned across = (batch + TOKENS - 1) / TOKENS;
+#if PARTS
+    Split line(across * ((n + ROWS - 1) / ROWS), groups);
+#else
     Line line(across * ((n + ROWS - 1) / ROWS), groups);
-    if (threadIdx.x < STAGES) {
-        mbarrier_init(full + threadIdx.x, 1);
-        mbarrier_init(empty + threadIdx.x, 256);
-    }
-    warpgroup_shared_fence();
-    __syncthreads();
-
-    if (warp >= 8) {
+#endif
+    if (warp >= 8) {  // one thread copies, and starts before the other warps have
+        if (threadIdx.x == 256) {
+#pragma unroll
+            for (int s = 0; s < STAGES; ++s) {
+                mbarrier_init(full + s, 1);
+                mbarrier_init(empty + s, 256);
+            }
+            warpgroup_shared_fence();
+        }
+        warpgroup_pass_turn(0, THREADS);
         setmaxnreg_fewer<40>();
         if (threadIdx.x != 256) return;
         RingSlot slot;
@@ -73,6 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
         }
     }
+    warpgroup_wait_turn(0, THREADS);
     setmaxnreg_more<232>();
 
     const unsigned unit = warp / 4 * TALL, part = warp % 4;
@@ -121,14 +130,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         warpgroup_wait<0>();
         mbarrier_arrive(empty + before);
 
+        const unsigned row = piece.tile / across * ROWS, token = piece.tile % across * TOKENS;
+        __half* const to = y + token * (unsigned long long)n;
+        const unsigned tokens = min(batch - token, (unsigned)TOKENS);
         const int id = 1 + warp / 4;
+#if PARTS
+        if (piece.tile >= line.whole) {
+            share_sums<TALL, TOKENS>(sums, workspace, line, to, row, n, tokens);
+            continue;
+        }
+#else
         if (piece.begin + piece.count < groups) {
             leave_sums<TALL, TOKENS>(sums, workspace, id);
             continue;
         }
         if (piece.begin > 0) add_left_sums<TALL, TOKENS>(sums, workspace, id, line, piece);
-        const unsigned row = piece.tile / across * ROWS + 64 * unit, token = piece.tile % across * TOKENS;
+#endif
         __half* const stage = reinterpret_cast<__half*>(weights + STAGES * WEIGHTS) + warp / 4 * 32 * (64 * TALL + 8);
-        store_sums<TALL, TOKENS>(sums, stage, id, y + token * (unsigned long long)n, row, n, min(batch - token, (unsigned)TOKENS));
+        store_sums<TALL, TOKENS>(sums, stage, id, to, row + 64 * unit, n, tokens);
     }
 }

@@ -10,12 +10,14 @@
 //          TOKENS = 256: tokens a tile;
 //          STAGES = 5: steps of 64 of k in the ring of shared memory;
 //          BLOCKS = 132: blocks;
-//          SHARERS = 132: those that share what is left for a last turn; 0: its tiles are taken whole.
+//          SHARERS = 132: those that share what is left for a last turn; 0: its tiles are taken whole;
+//          PARTS = 0: blocks that divide each tile of a last turn among them instead; 0: none.
 // Changed  from rung 8: 64 rows by 64 of k lie in one piece of memory, scales first: one copy brings them, and one thread
 //          starts all copies. A load of 16 bytes holds a lane's weights of 32 of k, signs turned over beforehand: two weights
 //          take a byte permutation, a subtraction and a multiplication.
 #include "common/ptx.cuh"
 #include "common/q8_tiles.cuh"
+#include "common/split_sums.cuh"
 #include "common/stream_k.cuh"
 
 constexpr int UNITS = 2 * ROW_TILES, ROWS = 64 * UNITS;
@@ -38,7 +40,11 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     uint4* const weights = memory + STAGES * X_PIECES;
     const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
     const unsigned across = (batch + TOKENS - 1) / TOKENS;
+#if PARTS
+    Split line(across * ((n + ROWS - 1) / ROWS), k / 128);
+#else
     Line line(across * ((n + ROWS - 1) / ROWS), k / 128);
+#endif
     if (warp >= 8) {  // one thread copies; tokens beyond the last come as zeros, and are not stored
         if (threadIdx.x == 256) {
 #pragma unroll
@@ -111,14 +117,23 @@ extern "C" __global__ void __launch_bounds__(384, 1)
         warpgroup_wait<0>();
         mbarrier_arrive(empty + before);
 
+        const unsigned row = piece.tile / across * ROWS, token = piece.tile % across * TOKENS;
+        __half* const to = y + token * (size_t)n;
+        const unsigned tokens = min(batch - token, (unsigned)TOKENS);
         const int id = 1 + warp / 4;
+#if PARTS
+        if (piece.tile >= line.whole) {
+            share_sums<ROW_TILES, TOKENS>(sums, workspace, line, to, row, n, tokens);
+            continue;
+        }
+#else
         if (piece.begin + piece.count < line.steps) {
             leave_sums<ROW_TILES, TOKENS>(sums, workspace, id);
             continue;
         }
         if (piece.begin > 0) add_left_sums<ROW_TILES, TOKENS>(sums, workspace, id, line, piece);
-        const unsigned row = piece.tile / across * ROWS + 64 * unit, token = piece.tile % across * TOKENS;
+#endif
         __half* const stage = reinterpret_cast<__half*>(weights + STAGES * WEIGHTS) + warp / 4 * 32 * (64 * ROW_TILES + 8);
-        store_sums<ROW_TILES, TOKENS>(sums, stage, id, y + token * (size_t)n, row, n, min(batch - token, (unsigned)TOKENS));
+        store_sums<ROW_TILES, TOKENS>(sums, stage, id, to, row + 64 * unit, n, tokens);
     }
 }

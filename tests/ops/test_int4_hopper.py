@@ -39,11 +39,11 @@ LONE = {  # a cluster of one block
 
 def emulated(rung):
     source, emulation = rung.path.read_text(), EMULATION
-    if rung == SHARED:  # with its header in its place, whose words the test renames as well
-        header = "common/stream_k.cuh"
-        body = (KERNELS / header).read_text().split("#pragma once\n")[1].split("\n\n", 1)[1]
-        head, rest = source.replace(f'#include "{header}"\n', "").split("\n\n", 1)
-        source = f"{head}\n\n{body}\n{rest}"
+    if rung == SHARED:  # with its headers in their place, whose words the test renames as well
+        for header in ("common/split_sums.cuh", "common/stream_k.cuh"):
+            body = (KERNELS / header).read_text().split("#pragma once\n")[1].split("\n\n", 1)[1]
+            head, rest = source.replace(f'#include "{header}"\n', "").split("\n\n", 1)
+            source = f"{head}\n\n{body}\n{rest}"
         emulation += (ROOT / "tests" / "simt_kernels" / "hopper_stmatrix.h").read_text()
     for word, ours in WORDS.items():
         source = re.sub(rf"\b{word}", ours, source)
@@ -73,7 +73,7 @@ def run(how, n, k, batch, change=lambda source: source, rung=BULK, **options):
         ]
     else:
         launch = int4.launch_of(rung, n, k, batch, macros)
-    given = {"entry": rung.entry, "shared": launch.shared}
+    given = {"entry": rung.entry, "shared": launch.shared, "cooperative": macros.get("PARTS", 0) > 0}
     seen = how(
         change(emulated(rung)),
         launch.grid,
@@ -159,6 +159,14 @@ SHARING = [  # by tiles of y: how many are taken whole, and how many blocks shar
     (130, 1152, 40, {"TALL": 1, "TOKENS": 64, "STAGES": 2, "BLOCKS": 7, "SHARERS": 7}),  # 2 among 7
     (260, 384, 70, {"TALL": 1, "TOKENS": 64, "STAGES": 3, "BLOCKS": 4, "SHARERS": 3}),  # 4 whole, 2 among 3
     (190, 640, 20, {"TALL": 2, "TOKENS": 64, "STAGES": 2, "BLOCKS": 3, "SHARERS": 3}),  # 1 among 3
+    (130, 640, 40, {"TALL": 1, "TOKENS": 64, "STAGES": 2, "BLOCKS": 6, "SHARERS": 0, "PARTS": 3}),  # 2 in 3
+    (190, 384, 70, {"TALL": 2, "TOKENS": 64, "STAGES": 2, "BLOCKS": 4, "SHARERS": 0, "PARTS": 2}),  # 2 in 2
+    (
+        260,
+        384,
+        70,
+        {"TALL": 1, "TOKENS": 64, "STAGES": 3, "BLOCKS": 4, "SHARERS": 0, "PARTS": 2},
+    ),  # 4, 2 in 2
 ]
 
 

@@ -53,10 +53,12 @@ static inline void mbar_arrive_when_copied(unsigned long long* barrier) {
 
 
 def emulated(rung):
-    header = "common/stream_k.cuh"
-    body = (KERNELS / header).read_text().split("#pragma once\n")[1].split("\n\n", 1)[1]
-    head, rest = rung.path.read_text().replace(f'#include "{header}"\n', "").split("\n\n", 1)
-    source = f"{head}\n\n{body}\n{rest}"
+    source = rung.path.read_text()
+    for header in ("common/split_sums.cuh", "common/stream_k.cuh"):  # whose words are replaced as well
+        if f'#include "{header}"\n' in source:
+            body = (KERNELS / header).read_text().split("#pragma once\n")[1].split("\n\n", 1)[1]
+            head, rest = source.replace(f'#include "{header}"\n', "").split("\n\n", 1)
+            source = f"{head}\n\n{body}\n{rest}"
     for word, ours in WORDS.items():
         source = re.sub(rf"(?<!\w){re.escape(word)}", ours, source)
     folder = ROOT / "tests" / "simt_kernels"
@@ -78,10 +80,14 @@ def mapped(array, box):
         (130, 384, 70, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 3, "SHARERS": 2}),  # 3 whole, 1 among 2
         (70, 640, 20, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 4, "SHARERS": 4}),  # 1 among 4
         (257, 128, 65, {"TOKENS": 96, "STAGES": 4, "BLOCKS": 2, "SHARERS": 0}),  # 2 and 1, whole
+        (130, 640, 40, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 6, "SHARERS": 0, "PARTS": 3}),  # 2 in 3 parts
+        (300, 384, 65, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 4, "SHARERS": 0, "PARTS": 2}),  # 4, 2 in 2 parts
     ],
 )
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_sums_of_whole_and_of_shared_tiles_are_right(rung, n, k, batch, options):
+    if "PARTS" in set(options) - set(rung.defines):
+        pytest.skip("rung 8 divides no tile in parts")
     planes, x = quant.to_planes(quant.quantise_q8_0(random(n, k, n + k))), random(batch, k, n)
     w = planes.quants.astype(np.float32) * np.repeat(planes.scales.astype(np.float32), 32, axis=1)
     expected = reference.gemm(w, x)
@@ -97,7 +103,8 @@ def test_sums_of_whole_and_of_shared_tiles_are_right(rung, n, k, batch, options)
     shared = stream_k.shared_bytes(stream_k.FORMATS[rung.key], macros)
     grid = (macros["BLOCKS"], 1)
     given += [*sizes, left, flags]
-    simt.run(emulated(rung), grid, 384, given, macros, entry=rung.entry, shared=shared)
+    together = {"cooperative": macros.get("PARTS", 0) > 0}
+    simt.run(emulated(rung), grid, 384, given, macros, entry=rung.entry, shared=shared, **together)
     allowed = max(2 * float(np.abs(rounded - expected).max()), 2.0**-10 * float(np.abs(expected).max()))
     assert np.abs(y - expected).max() <= allowed and not flags.any()
 
@@ -114,6 +121,9 @@ def test_operands_and_sharing_that_do_not_fit_are_refused(monkeypatch):
             mmq.product(x, planes, rung="8_stream_k", TOKENS=96, BLOCKS=133, SHARERS=0)
         with pytest.raises(LaunchError, match="256 sums a row of 64, not 2 x 160"):
             mmq.product(x, planes, rung="8_stream_k", ROW_TILES=2, TOKENS=160)
+        tiles, parts = q8_0.repack(planes), {"TOKENS": 96, "BLOCKS": 2, "SHARERS": 0}
+        with pytest.raises(LaunchError, match="1 tiles of 2 steps left .* 3 parts of each, with SHARERS = 0"):
+            mmq.product(x, tiles, rung="9_tile_order", **parts, PARTS=3)
         with pytest.raises(LaunchError, match="weights in tiles and .* not planes and half"):
             mmq.product(x, planes, rung="9_tile_order")
 
@@ -127,10 +137,21 @@ def test_the_law_names_tiles_that_fit_and_blocks_that_have_work(rung):
         (3072, 8192, 256),
         (28672, 4096, 2048),
         (5000, 640, 333),
+        (1792, 10240, 80),
     ):
         macros = stream_k.options_for(rung, n, k, batch)
         tiles = stream_k.tiles_of(n, batch, macros[of.rows], macros["TOKENS"])
         left = tiles % macros["BLOCKS"] * (k // 128)
         assert macros["STAGES"] >= 2 and stream_k.shared_bytes(of, macros) <= 226 * 1024
         assert macros["BLOCKS"] <= 132 and macros["SHARERS"] <= min(left, macros["BLOCKS"])
+        parts = macros.get("PARTS", 0)
+        assert not parts or 1 < parts <= k // 128 and 0 < tiles % macros["BLOCKS"] * parts <= macros["BLOCKS"]
         assert stream_k.predicted_us(rung, n, k, batch) > 0
+
+
+def test_where_many_blocks_divide_a_tile_they_add_it_up_together():
+    """14 stretches of 128 rows for 132 multiprocessors: a block alone would add eight others' sums."""
+    for rung in ("int4/13_stream_k", "mmq/9_tile_order"):
+        macros = stream_k.options_for(rung, 1792, 10240, 80)
+        assert (macros["BLOCKS"], macros["SHARERS"], macros["PARTS"]) == (126, 0, 9)
+    assert "PARTS" not in stream_k.options_for("mmq/8_stream_k", 1792, 10240, 80)

@@ -1,7 +1,8 @@
 // What the Hopper rungs of attention need, for a test on the CPU: warpgroup products done on the spot, from descriptors
 // taken apart by the documented layouts (128-byte swizzle), and barriers that count arrivals. Times, and what running on
 // their own means, are the GPU's. The test renames the words that the CPU target refuses.
-static char* emulated_base;  // where dynamic shared memory starts
+static char* emulated_bases[64];  // where dynamic shared memory starts, of blocks that may live at the same time
+#define emulated_base emulated_bases[blockIdx.x % 64]
 
 static inline void wgm_arrive() {}
 static inline void wgm_commit() {}
@@ -118,7 +119,8 @@ static inline void mbar_wait(unsigned long long* barrier, unsigned parity) {
 }
 
 // Named barriers: who waits goes on when the phase that he came to has ended.
-static unsigned long long emulated_turns[16];
+static unsigned long long emulated_turns_of[64][16];
+#define emulated_turns emulated_turns_of[blockIdx.x % 64]
 static inline unsigned long long wgm_pass_turn(int id, int threads) {
   unsigned long long* const barrier = emulated_turns + id;
   atomicCAS(barrier, 0ull, (unsigned long long)threads << 16 | threads);

@@ -140,7 +140,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "13_stream_k",
             "int4_stream_k",
             "blocks stay, and a last turn is divided along k",
-            defines={"TALL": 2, "TOKENS": 128, "STAGES": 4, "BLOCKS": 132, "SHARERS": 132},
+            defines={"TALL": 2, "TOKENS": 128, "STAGES": 4, "BLOCKS": 132, "SHARERS": 132, "PARTS": 0},
             archs=("90a",),
             dynamic_shared=216064,
         ),

@@ -1,9 +1,12 @@
 """Which rung of INT4 multiplies a shape, with which macros: by what was recorded, else by a law of its tiles.
 
-A shape that the table (int4.csv) holds for the GPU takes the table's line. For any other shape, from 5 to 64
-tokens, Hopper's rung 11 takes the tiles for which a law predicts the least time (`law_of`); its constants
-(int4_law.csv) were fitted to 3,566 launches of 18 shapes on an H200, and on a shape left out of the fit the
-choice costs 1 to 3 % more than the fastest tile on average.
+A shape that the table (int4.csv) holds for the GPU takes the table's line. For any other shape on Hopper,
+up to 64 tokens, laws of time decide. Up to 8 tokens `few_for` chooses among five tiles of rungs 8 and 9
+(int4_few_law.csv) and, from 4 tokens on, rung 11: fitted to 18 drawn shapes on an H200, where its choice
+takes 2 % more than the fastest of thirteen tiles and rung 11 on average. Rung 11 takes the tiles for which a
+law of its own predicts the least (`law_of`); its constants (int4_law.csv) were fitted to 3,566 launches of 18
+shapes on an H200, and on a shape left out of the fit the choice costs 1 to 3 % more than the fastest tile on
+average.
 """
 
 from __future__ import annotations
@@ -22,16 +25,17 @@ TILE = 64  # rows of a block in tile order
 BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
 TABLE = Path(__file__).with_name("int4.csv")  # what was fastest, by device, shape and batch
 LAW = Path(__file__).with_name("int4_law.csv")
+FEW_LAW = Path(__file__).with_name("int4_few_law.csv")
 
 
 def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> tuple[str, dict[str, int]]:
     """Rung and macros for y [batch, n] with k inputs: in row order by rule, in tile order from the table of
     what was fastest on the device (a name of rooflab.hardware.device, by default the GPU at hand).
 
-    Of a shape that the table holds, the smallest batch that is large enough counts. Another shape takes, from
-    5 to 64 tokens on Hopper, rung 11 by law_of, and else the table's nearest shape. Beyond 64 it is rung 12
-    or 13, by many_for. A device of whose generation the table holds none takes the portable rungs: 8 up to 8
-    tokens, then 9.
+    Of a shape that the table holds, the smallest batch that is large enough counts. Another shape takes, on
+    Hopper, few_for up to 8 tokens and rung 11 by law_of up to 64, and elsewhere the table's nearest shape.
+    Beyond 64 it is rung 12 or 13, by many_for. A device of whose generation the table holds none takes the
+    portable rungs: 8 up to 8 tokens, then 9.
     """
     if not tiled:
         return (
@@ -49,9 +53,8 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
         ((row.n, row.k) for row in rows),
         key=lambda shape: (abs(math.log(shape[0] / n)) + abs(math.log(shape[1] / k)), shape),
     )
-    law = 4 < batch <= LAW_TOKENS[-1] and _hopper(rows[0].device)
-    if shape != (n, k) and law:
-        return "11_tma", law_of(n, k, batch)
+    if shape != (n, k) and batch <= LAW_TOKENS[-1] and _hopper(rows[0].device):
+        return few_for(n, k, batch) if batch <= FEW else ("11_tma", law_of(n, k, batch))
     fitting = [row for row in rows if (row.n, row.k) == shape and row.batch >= batch]
     if not fitting:
         return many_for(n, k, batch)
@@ -107,6 +110,11 @@ def _laws() -> tuple[Law, ...]:
 
 def law_of(n: int, k: int, batch: int) -> dict[str, int]:
     """Macros of rung 11 for weights [n, k] and up to 64 tokens: the tile that should take least."""
+    return _law_of(n, k, batch)[1]
+
+
+def _law_of(n: int, k: int, batch: int) -> tuple[float, dict[str, int]]:
+    """Microseconds that rung 11 should take, and its macros."""
     tokens = next(t for t in LAW_TOKENS if t >= batch)
     ways = [
         (law.predicted(n, k, cluster, resident), law, cluster, resident)
@@ -117,8 +125,8 @@ def law_of(n: int, k: int, batch: int) -> dict[str, int]:
         for cluster in _CLUSTERS
         if cluster * law.k_groups <= max(k // GROUP, law.k_groups)
     ]
-    _, law, cluster, resident = min(ways, key=lambda way: way[0])
-    return {
+    time, law, cluster, resident = min(ways, key=lambda way: way[0])
+    return time, {
         "UNITS": law.units,
         "ROW_GROUPS": law.row_groups,
         "K_GROUPS": law.k_groups,
@@ -127,6 +135,57 @@ def law_of(n: int, k: int, batch: int) -> dict[str, int]:
         "RESIDENT": resident,
         "TOKENS": tokens,
     }
+
+
+FEW = 8  # tokens up to which rungs 8 and 9 compete with rung 11
+_BULK_FROM = 4  # tokens from which rung 11 does
+_BULK = 1.106  # its time over its law's, when few_for's tiles were measured
+
+
+class Few(NamedTuple):
+    """A tile of rung 8 or 9: rows a block, of which a multiprocessor runs one at a time; tokens at most;
+    microseconds on an H200 of a launch, of a turn of blocks, and of a group of k at least; and the TB/s that
+    blocks share.
+    """
+
+    rung: str
+    macros: dict[str, int]
+    rows: int
+    tokens: int
+    start: float
+    turn: float
+    step: float
+    tb_s: float
+
+    def predicted(self, n: int, k: int) -> float:
+        """Microseconds of a product with weights [n, k]."""
+        groups, moved = k // GROUP, self.rows * (GROUP // 2 + 2) / self.tb_s * 1e-6  # us of a block's group
+
+        def turn(blocks: int) -> float:
+            return self.turn + groups * max(self.step, blocks * moved) if blocks else 0.0
+
+        turns, left = divmod(math.ceil(n / self.rows), _AT_ONCE)
+        return self.start + turns * turn(_AT_ONCE) + turn(left)
+
+
+@functools.cache
+def _few() -> tuple[Few, ...]:
+    with FEW_LAW.open(newline="") as file:
+        rows = [list(row.values()) for row in csv.DictReader(file)]
+    return tuple(
+        Few(row[0], _macros(row[1]), int(row[2]), int(row[3]), *(float(value) for value in row[4:]))
+        for row in rows
+    )
+
+
+def few_for(n: int, k: int, batch: int) -> tuple[str, dict[str, int]]:
+    """Rung and macros for weights [n, k] and up to FEW tokens: the tile that should take least."""
+    best = min((law for law in _few() if law.tokens >= batch), key=lambda law: law.predicted(n, k))
+    if batch >= _BULK_FROM:
+        time, macros = _law_of(n, k, batch)
+        if _BULK * time < best.predicted(n, k):
+            return "11_tma", macros
+    return best.rung, {"TOKENS": 1 << (batch - 1).bit_length()} | best.macros
 
 
 def _hopper(slug: str) -> bool:
@@ -192,14 +251,17 @@ class Choice(NamedTuple):
     macros: tuple[tuple[str, int], ...]
 
 
+def _macros(said: str) -> dict[str, int]:
+    """Macros as a table has them: NAME=VALUE, apart by spaces."""
+    return {name: int(value) for name, value in (word.split("=") for word in said.split())}
+
+
 @functools.cache
 def _table() -> tuple[Choice, ...]:
     found = []
     with TABLE.open(newline="") as file:
         for row in csv.DictReader(file):
-            macros = tuple(
-                (name, int(value)) for name, value in (w.split("=") for w in row["macros"].split())
-            )
+            macros = tuple(_macros(row["macros"]).items())
             n, k, batch = (int(row[name]) for name in ("n", "k", "batch"))
             found.append(Choice(row["device"], n, k, batch, row["rung"], macros))
     return tuple(found)

@@ -112,7 +112,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "9_tile_order",
             "mmq_tile_order",
             "weights lie as the tensor cores take them",
-            defines={"ROW_TILES": 1, "TOKENS": 256, "STAGES": 5, "BLOCKS": 132, "SHARERS": 132},
+            defines={"ROW_TILES": 1, "TOKENS": 256, "STAGES": 5, "BLOCKS": 132, "SHARERS": 132, "PARTS": 0},
             archs=_HOPPER,
             dynamic_shared=5 * 41472 + 9216,
         ),

@@ -23,23 +23,25 @@ AT_ONCE = 132  # blocks that run at a time, one to a multiprocessor of an H200
 LAW = Path(__file__).with_name("stream_k_law.csv")
 _SHARED = 226 * 1024  # of a block, besides barriers
 _MOST_STAGES = 6
+_MOST_PARTS = 16  # of a tile
 _MOST_SUMS = 256  # tiles of 64 rows a warpgroup, times tokens: what registers hold
 
 
 class Format(NamedTuple):
     """What a format's ring holds: bytes of weights of 64 rows, numbers of k, bytes that a slot is rounded up
-    to; and its macro for tiles of 64 rows a warpgroup.
+    to; its macro for tiles of 64 rows a warpgroup; whether blocks can divide a tile, and its sums, in parts.
     """
 
     weights: int
     step: int
     rounded: int
     rows: str
+    parts: bool = True
 
 
 FORMATS = {  # by a rung's operator and name
     "int4/13_stream_k": Format(4224, 128, 16, "TALL"),
-    "mmq/8_stream_k": Format(64 * 68, 64, 1024, "ROW_TILES"),
+    "mmq/8_stream_k": Format(64 * 68, 64, 1024, "ROW_TILES", parts=False),
     "mmq/9_tile_order": Format(64 * 68, 64, 16, "ROW_TILES"),
 }
 
@@ -82,14 +84,25 @@ def launch(rung: Rung, sizes: tuple[int, int, int], arguments: list[Any], macros
         raise LaunchError(
             f"{name} takes 1 to {AT_ONCE} blocks and up to 2^31 steps of {STEP}, not {blocks} blocks."
         )
-    left = tiles % blocks * (k // STEP)
+    left, parts = tiles % blocks * (k // STEP), macros.get("PARTS", 0)
     if sharers and not (left and sharers <= min(blocks, left)):
         raise LaunchError(
             f"{name} has {left} steps left for a last turn of {blocks} blocks, not work for {sharers}."
         )
+    if parts and (sharers or not 1 < parts <= k // STEP or not 0 < tiles % blocks * parts <= blocks):
+        raise LaunchError(
+            f"{name} has {tiles % blocks} tiles of {k // STEP} steps left for a last turn of {blocks} "
+            f"blocks, which {parts} parts of each, with SHARERS = {sharers}, do not fit."
+        )
     function = loaded(rung, tuple(sorted(macros.items())))
     workspace = _workspace(nvrtc.current_stream())
-    function.launch((blocks, 1), 384, [*arguments, *workspace], shared=shared_bytes(of, macros))
+    function.launch(
+        (blocks, 1),
+        384,
+        [*arguments, *workspace],
+        shared=shared_bytes(of, macros),
+        cooperative=parts > 0,  # the parts of a tile wait for one another
+    )
 
 
 def _workspace(stream: int) -> tuple[Any, Any]:
@@ -112,6 +125,11 @@ def _made(stream: int) -> tuple[Any, Any]:
 
 
 # --- which tile ---------------------------------------------------------------------------------------------
+
+
+# Microseconds on an H200 in which the blocks of a tile exchange their sums: a fixed part, and per token (of
+# 64 rows a warpgroup) for the sums that each writes and reads, and for what it stores of them.
+_EXCHANGE_US = (2.2, 0.015, 0.03)
 
 
 class Law(NamedTuple):
@@ -142,6 +160,15 @@ class Law(NamedTuple):
         others = max(0, steps // each - 1) if aligned else math.ceil(steps / each)
         return time + self.turn * max(1.0, each / steps) + self.other * others + self.step * each
 
+    def predicted_in_parts(self, n: int, k: int, batch: int, blocks: int, parts: int) -> float:
+        """The same where `parts` blocks divide the k of each tile of the last turn, and its sums."""
+        steps = k // STEP
+        turns = tiles_of(n, batch, self.tall, self.tokens) // blocks
+        fixed, moved, stored = _EXCHANGE_US
+        exchange = fixed + (moved + stored / parts) * self.tall * self.tokens
+        last = self.turn + self.step * math.ceil(steps / parts) + exchange
+        return self.start + turns * (self.turn + steps * self.step) + last
+
 
 @functools.cache
 def laws(rung: str) -> tuple[Law, ...]:
@@ -163,18 +190,29 @@ def blocks_of(tiles: int, steps: int) -> list[tuple[int, int]]:
     return [(AT_ONCE, 0), *((AT_ONCE, sharers) for sharers in shared)]
 
 
+def parts_of(tiles: int, steps: int) -> list[tuple[int, int]]:
+    """Numbers of blocks and of parts of a tile of the last turn that are worth trying for so many tiles."""
+    left = tiles % AT_ONCE
+    most = min(steps, AT_ONCE // left, _MOST_PARTS) if left else 0
+    return [(tiles * parts if tiles < AT_ONCE else AT_ONCE, parts) for parts in range(2, most + 1)]
+
+
 @functools.lru_cache(maxsize=4096)
 def _choice(rung: str, n: int, k: int, batch: int) -> tuple[float, tuple[tuple[str, int], ...]]:
     of = FORMATS[rung]
-    ways = [
-        (law.predicted(n, k, batch, *blocks), law, blocks)
-        for law in laws(rung)
-        for blocks in blocks_of(tiles_of(n, batch, law.tall, law.tokens), k // STEP)
-        if law.shares or not blocks[1]
-    ]
-    time, law, (blocks, sharers) = min(ways)
+    ways: list[tuple[float, Law, dict[str, int]]] = []
+    for law in laws(rung):
+        tiles, steps = tiles_of(n, batch, law.tall, law.tokens), k // STEP
+        for blocks, sharers in blocks_of(tiles, steps):
+            if law.shares or not sharers:
+                time = law.predicted(n, k, batch, blocks, sharers)
+                ways.append((time, law, {"BLOCKS": blocks, "SHARERS": sharers}))
+        for blocks, parts in parts_of(tiles, steps) if law.shares and of.parts else []:
+            time = law.predicted_in_parts(n, k, batch, blocks, parts)
+            ways.append((time, law, {"BLOCKS": blocks, "SHARERS": 0, "PARTS": parts}))
+    time, law, blocks_and = min(ways, key=lambda way: way[0])
     macros = {of.rows: law.tall, "TOKENS": law.tokens, "STAGES": stages(of, law.tall, law.tokens)}
-    return time, tuple({**macros, "BLOCKS": blocks, "SHARERS": sharers}.items())
+    return time, tuple({**macros, **blocks_and}.items())
 
 
 def options_for(rung: str, n: int, k: int, batch: int) -> dict[str, int]:

@@ -131,12 +131,15 @@ class Function:
         arguments: Sequence[Any],
         places: Sequence[int | None],
         shared: int = 0,
+        cooperative: bool = False,
     ) -> Callable[[Sequence[int]], None]:
         """A launch to make again with arrays elsewhere: `places` says of each argument the number of its
         address in what the function is called with, or None for what stays. One thread may call it at a time.
         """
         driver = _driver()
-        call, success, function = driver.cuLaunchKernel, driver.CUresult.CUDA_SUCCESS, self._function
+        success, function = driver.CUresult.CUDA_SUCCESS, self._function
+        call = driver.cuLaunchCooperativeKernel if cooperative else driver.cuLaunchKernel
+        extra = () if cooperative else (0,)
         cells: list[Any] = []
         moving: list[tuple[Any, int]] = []
         maps: list[tuple[int, int, tuple]] = []
@@ -162,7 +165,7 @@ class Function:
             for number, place, made in maps:
                 cells[number] = found = array_map(pointers[place], *made)
                 row[number] = ctypes.addressof(found)
-            result = call(function, gx, gy, gz, bx, by, bz, shared, current_stream(), where, 0)
+            result = call(function, gx, gy, gz, bx, by, bz, shared, current_stream(), where, *extra)
             if result[0] != success:
                 _checked(result)
 

@@ -87,7 +87,7 @@ class _Seen:
     """The launches of a call while it runs whole."""
 
     def __init__(self) -> None:
-        self.launches: list[tuple[Any, Any, Any, list[Any], int]] = []
+        self.launches: list[tuple[Any, Any, Any, list[Any], int, bool]] = []
         self.held: dict[int, Any] = {}
         self.whole = True  # whether launches are all there is to it
 
@@ -118,11 +118,18 @@ class _Watched:
         self._function, self._seen = function, seen
 
     def launch(
-        self, grid: Any, block: Any, arguments: Sequence[Any], *, shared: int = 0, **more: Any
+        self,
+        grid: Any,
+        block: Any,
+        arguments: Sequence[Any],
+        *,
+        shared: int = 0,
+        cooperative: bool = False,
+        **more: Any,
     ) -> None:
-        self._function.launch(grid, block, arguments, shared=shared, **more)
+        self._function.launch(grid, block, arguments, shared=shared, cooperative=cooperative, **more)
         self._seen.whole &= not any(more.values())  # how else it is launched is not kept
-        self._seen.launches.append((self._function, grid, block, list(arguments), shared))
+        self._seen.launches.append((self._function, grid, block, list(arguments), shared, cooperative))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._function, name)
@@ -160,7 +167,7 @@ def _places(seen: _Seen, pointers: Sequence[int]) -> list[tuple] | None:
     argument is neither an operand nor held, or could be two of them.
     """
     found = []
-    for function, grid, block, arguments, shared in seen.launches:
+    for function, grid, block, arguments, shared, cooperative in seen.launches:
         places: list[int | None] = []
         for argument in arguments:
             pointer = nvrtc.address(argument)
@@ -170,7 +177,7 @@ def _places(seen: _Seen, pointers: Sequence[int]) -> list[tuple] | None:
                 places.append(pointers.index(pointer))
             else:
                 return None
-        found.append((function, grid, block, arguments, shared, places))
+        found.append((function, grid, block, arguments, shared, cooperative, places))
     return found
 
 
@@ -231,16 +238,22 @@ class Calls:
 
 
 def repeated(
-    function: Any, grid: Any, block: Any, arguments: list[Any], shared: int, places: list[int | None]
+    function: Any,
+    grid: Any,
+    block: Any,
+    arguments: list[Any],
+    shared: int,
+    cooperative: bool,
+    places: list[int | None],
 ) -> Callable[[list[Any], list[int]], None]:
     """A launch to make again with other operands: a function of all operands and their addresses."""
     if isinstance(function, nvrtc.Function):
-        again = function.repeated(grid, block, arguments, places, shared)
+        again = function.repeated(grid, block, arguments, places, shared, cooperative)
         return lambda arrays, pointers: again(pointers)
 
     def launch(arrays: list[Any], pointers: list[int]) -> None:
         given = [a if p is None else arrays[p] for a, p in zip(arguments, places, strict=True)]
-        function.launch(grid, block, given, shared=shared)
+        function.launch(grid, block, given, shared=shared, cooperative=cooperative)
 
     return launch
 

@@ -22,7 +22,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from matplotlib.figure import Figure
 from rooflab import paths
-from rooflab.lab.notebook_shell import LACKING
+from rooflab.errors import LACKING
 from rooflab.records.store import Store
 from rooflab.view import plot
 from stand_in import Machine

@@ -15,6 +15,8 @@ from jupyter_client.provisioning import local_provisioner
 _LAUNCHER = "ipykernel_launcher"
 _IMPORTED = ["ipykernel.kernelapp", "matplotlib_inline.backend_inline", "pandas", "ipywidgets"]
 _IMPORTED += ["rooflab.lab", "rooflab.simt", "rooflab.view.display", "rooflab.view.explorer"]
+_IMPORTED += ["rooflab.claims", "PIL.PngImagePlugin"]
+# Not rooflab.exercises: importing it gives the shell its magic, and here is no shell yet.
 
 
 class _Forked:

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+# The key, in an output's metadata, of what a notebook says in place of a MissingRecording: a runner finds it.
+LACKING = "rooflab_lacking"
+
 
 class RooflabError(Exception):
     """Base of every error that the command line and notebooks show without a traceback."""

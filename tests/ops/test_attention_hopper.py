@@ -163,7 +163,10 @@ def needs_nvrtc():
 
 @pytest.mark.parametrize(
     ("name", "head_dim", "window", "brain"),
-    thinned(pairs((*width, window, brain) for width in WIDTHS for window in (None, 512) for brain in (0, 1))),
+    thinned(
+        pairs((*width, window, brain) for width in WIDTHS for window in (None, 512) for brain in (0, 1)),
+        step=3,  # half a second each, as below
+    ),
 )
 def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim, window, brain):
     needs_nvrtc()
@@ -186,7 +189,8 @@ def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim, wind
             for head_dim in op.HOPPER["15_warp_vote"]
             for tile in op.tile_laws(head_dim)
             for numbers in ((1, 0), (7, 1))
-        )
+        ),
+        step=3,
     ),
 )
 def test_every_tile_of_the_law_compiles_unspilled(name, tile, numbers):

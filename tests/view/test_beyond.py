@@ -8,7 +8,7 @@ import pytest
 import replaying
 from rooflab import cli, commands
 from rooflab.book import lessons, run
-from rooflab.lab import notebook_shell
+from rooflab.errors import LACKING
 from rooflab.records.nearest import nearest
 
 MISSES = """\
@@ -79,4 +79,4 @@ def test_a_lesson_turned_beyond_its_recording(stem: str, given: dict[str, int]) 
     assert len(turned.shown) == len(usual.shown)
     first = next(i for i, each in enumerate(turned.shown) if each.lacking)
     assert any(each.outputs and not each.lacking for each in turned.shown[first:])  # the page goes on
-    assert notebook_shell.LACKING not in str(usual.shown)
+    assert LACKING not in str(usual.shown)

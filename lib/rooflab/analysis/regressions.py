@@ -7,11 +7,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from rooflab import ops
 from rooflab.analysis.evidence import Evidence, NoEvidence
 from rooflab.hardware.crossover import LEVEL
+from rooflab.records.yaml_file import loaded
 
 _OPERATORS = {
     **dict.fromkeys(("read", "copy", "write", "triad"), "bandwidth"),
@@ -86,4 +86,4 @@ def _factors(rows: pd.DataFrame, below: str, rung: str) -> pd.Series:
 def given_up() -> pd.DataFrame:
     """What the sources' authors tried and gave up, as published: change, brought, gpu, where (its place)."""
     path = Path(__file__).with_name("others.yaml")
-    return pd.DataFrame(yaml.safe_load(path.read_text("utf-8"))["given_up"])
+    return pd.DataFrame(loaded(path)["given_up"])

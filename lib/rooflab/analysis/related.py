@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-import yaml
 
 from rooflab import paths
 from rooflab.analysis.evidence import PEERS, Evidence, NoEvidence
 from rooflab.hardware import device
 from rooflab.hardware.crossover import LEVEL
+from rooflab.records.yaml_file import loaded
 from rooflab.words import counted
 
 HERE, PUBLISHED, ABSENT = "measured here", "published", "no figure"
@@ -40,7 +40,7 @@ class Library(NamedTuple):
 @functools.cache
 def libraries() -> tuple[Library, ...]:
     """All libraries that are compared, in order."""
-    given = yaml.safe_load(Path(__file__).with_name("others.yaml").read_text("utf-8"))["libraries"]
+    given = loaded(Path(__file__).with_name("others.yaml"))["libraries"]
     rows = [
         tuple((study, operator, impl) for study, operator, impl in each.get("rows", ())) for each in given
     ]

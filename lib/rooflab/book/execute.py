@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from rooflab.lab.notebook_shell import LACKING
+from rooflab.errors import LACKING  # what imports pandas costs each lesson half a second
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

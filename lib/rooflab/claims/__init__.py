@@ -31,13 +31,13 @@ from string import Template
 from typing import Any, NamedTuple
 
 import pandas as pd
-import yaml
 
 from rooflab.analysis import coalescing
 from rooflab.analysis.evidence import BEST, Evidence, NoEvidence
 from rooflab.claims.bars import Bar, number
 from rooflab.claims.measures import MEASURES
 from rooflab.errors import UsageError
+from rooflab.records.yaml_file import loaded
 
 __all__ = ["BEST", "Bar", "Claim", "Evidence", "NoEvidence", "Test", "Verdict", "board", "judge", "number"]
 
@@ -146,8 +146,8 @@ def every() -> tuple[Claim, ...]:
 @functools.cache
 def sources() -> dict[str, str]:
     """The sources' names by letter, the course itself left out."""
-    texts = (Path(__file__).with_name(f"{name}.yaml").read_text("utf-8") for name in FILES)
-    found = {key: name for text in texts for key, name in yaml.safe_load(text)["sources"].items()}
+    files = (loaded(Path(__file__).with_name(f"{name}.yaml")) for name in FILES)
+    found = {key: name for file in files for key, name in file["sources"].items()}
     return {key: name for key, name in found.items() if key != COURSE}
 
 
@@ -183,7 +183,7 @@ def read(path: Path) -> Iterator[Claim]:
     """The claims of one file. An entry with `each` expands to one claim for each item it lists, with the
     item's values in place of $name.
     """
-    file = yaml.safe_load(path.read_text("utf-8"))
+    file = loaded(path)
     for entry in file["claims"]:
         for values in entry.pop("each", [{}]):
             try:

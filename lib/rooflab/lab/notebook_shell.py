@@ -19,9 +19,8 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from rooflab.errors import MissingRecording
+from rooflab.errors import LACKING, MissingRecording
 
-LACKING = "rooflab_lacking"
 _HOUSE = ("MODE", "DEVICE", "EFFORT")
 
 

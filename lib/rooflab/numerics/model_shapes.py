@@ -7,6 +7,7 @@ every token, also where it shares its storage with the embedding.
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from rooflab.errors import UsageError
@@ -189,11 +190,13 @@ def projections(model: Model, experts: int | None = None) -> list[Projection]:
     return [Projection(*shape, times) for shape, times in seen.items()]
 
 
+@cache
 def gemvs(model: Model) -> int:
     """Matrix-vector products that one decoded token needs, the output head aside: 7 a layer for LLaMA."""
     return sum(p.times for p in projections(model) if p.name != "lm_head")
 
 
+@cache
 def body(model: Model) -> int:
     """Weights read for one token, the output head aside (active experts only)."""
     return sum(p.n * p.k * p.times for p in projections(model) if p.name != "lm_head")

@@ -123,9 +123,9 @@ class Store:
             tables.append(frame(rows, SCHEMA, path)[pd.Series(wanted, dtype=bool)])
         df = pd.concat(tables, ignore_index=True)
         _refuse_repeats(df["case"], f"{self.folder} of {self.device}")
-        return df.iloc[sorted(range(len(df)), key=lambda i: natural_key(df["case"][i]))].reset_index(
-            drop=True
-        )
+        keys = [natural_key(case) for case in df["case"]]
+        order = sorted(range(len(df)), key=lambda i: keys[i])
+        return df.iloc[order].reset_index(drop=True)
 
     def timed_by(self, study: str, table: pd.DataFrame) -> set[str]:
         """Cases that the study had timed by the last run that rows of `table` (a profile's) come from."""

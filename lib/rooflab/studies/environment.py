@@ -347,7 +347,7 @@ def handovers(frame: pd.DataFrame) -> pd.DataFrame:
         wanted = (timed["operator"] == "touch") & (timed["impl"] == impl) & (timed["kind"] == kind)
         tunable = options(chain=chain) if chain > 1 else ""
         wanted &= (timed["clock"] == clock) & (timed["options"] == tunable)
-        rows = timed.loc[wanted]
+        rows = timed[wanted]
         found += [{"handover": name, "case": row["case"], **_share(row, chain)} for _, row in rows.iterrows()]
     barriers = timed[timed["operator"] == "barrier"]
     held = {int(parse_options(row["options"])["rounds"]): row for _, row in barriers.iterrows()}

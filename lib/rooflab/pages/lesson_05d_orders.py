@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from rooflab.analysis import q8_0
 from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
@@ -72,6 +74,49 @@ def tile_order(here: Lab, gpu: str) -> None:
         text += f"level with it (within {LEVEL - 1:.0%}) or ahead at {level} of {len(rival)} products; at "
         text += f"the worst of them it is {rival['gain'].min():.2f} times as fast."
     display.say(text)
+    _exchange(found)
+
+
+_EXCHANGE = """
+```text
+my part of the tile's k is multiplied: sums
+write sums to L2; count myself in
+wait until all blocks of the tile are counted
+for my share of the tile's outputs:
+    y = what block 0 left + what block 1 left + ...
+```
+
+The blocks of a tile wait for one another, so all must run at the same time: a cooperative launch asks for it.
+([Source](../kernels/common/split_sums.cuh))
+"""
+
+
+def _exchange(found: Rows) -> None:
+    """Say, folded, how the blocks of a tile add it up together, and on which products that is chosen."""
+    rung = "mmq/9_tile_order"
+    macros = [stream_k.options_for(rung, row.n, row.k, row.batch) for row in found.itertuples()]
+    parts = pd.Series([each.get("PARTS", 0) for each in macros], index=found.index)
+    text = "In rung 8 the block with the end of a tile adds what the others left, one after the other. Of "
+    text += "few rows many blocks share a tile, and it waits for all of them. In rung 9 the blocks of such a "
+    text += (
+        "tile exchange their sums: each adds up a share of the outputs. A law of time chooses between the "
+    )
+    text += "two for each shape. "
+    some = found[parts > 0]
+    if len(some):
+        others = found[parts == 0]["gain"].median()
+        text += f"Here it takes the exchange on {len(some)} of {len(found)} products, with up to "
+        text += (
+            f"{parts.max()} blocks a tile; on these rung 9 is {some['gain'].median():.2f} times as fast as "
+        )
+        text += f"rung 8 at the median, on the others {others:.2f}. Tile order is in both figures. "
+    else:
+        text += "On these products it never takes the exchange. "
+    few = stream_k.options_for(rung, 1792, 10240, 80)
+    if few.get("PARTS"):
+        text += f"On 1,792 × 10,240 by 80 tokens {few['PARTS']} blocks would share each tile."
+    title = "Rung 9's blocks add up a shared tile together"
+    display.fold_parts(title, [text + "\n" + _EXCHANGE])
 
 
 def divided_along_k(here: Lab, gpu: str) -> None:

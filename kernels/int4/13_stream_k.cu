@@ -12,7 +12,7 @@
 //          BLOCKS = 132: blocks;
 //          SHARERS = 132: those that share what is left for a last turn; 0: its tiles are taken whole;
 //          PARTS = 0: blocks that divide each tile of a last turn among them instead; 0: none.
-// Changed  from rung 12: a block takes tile after tile, and the ring goes on from one to the next; the steps of the tiles
+// Branch   from rung 12: a block takes tile after tile, and the ring goes on from one to the next; the steps of the tiles
 //          that are left for a last turn are shared evenly (common/stream_k.cuh); sums leave as halves, turned in shared
 //          memory besides the ring.
 #include "common/int4.cuh"

@@ -74,20 +74,23 @@ def mapped(array, box):
     return np.frombuffer(np.array([*array.shape, *box], np.int64).tobytes() + array.tobytes(), np.int64)
 
 
+SHARED = [
+    (130, 384, 70, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 3, "SHARERS": 2}),  # 3 whole, 1 among 2
+    (70, 640, 20, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 4, "SHARERS": 4}),  # 1 among 4
+    (257, 128, 65, {"TOKENS": 96, "STAGES": 4, "BLOCKS": 2, "SHARERS": 0}),  # 2 and 1, whole
+]
+IN_PARTS = [  # of rungs that divide a tile so
+    (130, 640, 40, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 6, "SHARERS": 0, "PARTS": 3}),  # 2 in 3 parts
+    (300, 384, 65, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 4, "SHARERS": 0, "PARTS": 2}),  # 4, 2 in 2 parts
+]
+
+
 @pytest.mark.parametrize(
-    ("n", "k", "batch", "options"),
-    [
-        (130, 384, 70, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 3, "SHARERS": 2}),  # 3 whole, 1 among 2
-        (70, 640, 20, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 4, "SHARERS": 4}),  # 1 among 4
-        (257, 128, 65, {"TOKENS": 96, "STAGES": 4, "BLOCKS": 2, "SHARERS": 0}),  # 2 and 1, whole
-        (130, 640, 40, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 6, "SHARERS": 0, "PARTS": 3}),  # 2 in 3 parts
-        (300, 384, 65, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 4, "SHARERS": 0, "PARTS": 2}),  # 4, 2 in 2 parts
-    ],
+    ("rung", "n", "k", "batch", "options"),
+    [(rung, *shape) for rung in RUNGS for shape in (*SHARED, *(IN_PARTS if "PARTS" in rung.defines else ()))],
+    ids=lambda value: getattr(value, "name", None),
 )
-@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_sums_of_whole_and_of_shared_tiles_are_right(rung, n, k, batch, options):
-    if "PARTS" in set(options) - set(rung.defines):
-        pytest.skip("rung 8 divides no tile in parts")
     planes, x = quant.to_planes(quant.quantise_q8_0(random(n, k, n + k))), random(batch, k, n)
     w = planes.quants.astype(np.float32) * np.repeat(planes.scales.astype(np.float32), 32, axis=1)
     expected = reference.gemm(w, x)

@@ -229,6 +229,11 @@ def repeated_here(here: Lab, drawn: Any) -> tuple[list[Any], list[Any], Rows, Ro
     return recorded, sizes, rows, wide, wide.loc[f"{drawn[0]:,} × {drawn[1]:,}"]
 
 
+def _cost(us: float) -> str:
+    """A time that more tokens cost, or that none was measured: one that is lost in noise may be below 0."""
+    return f"{us:.0f} µs" if us >= 0.5 else "nothing measurable"
+
+
 def cost_of_a_token(one_shape: Rows, name: str, gpu: str, event: int, graph: int) -> None:
     """Show the source's table as measured here, and say what its first and a further token cost by the event
     clock, `event` us, and by the graph clock, `graph` us.
@@ -237,7 +242,7 @@ def cost_of_a_token(one_shape: Rows, name: str, gpu: str, event: int, graph: int
     some = same[same["batch"].isin((1, 2, same["batch"].max()))]
     display.table(some, _NAMES, _FORMS, f"The same table here: {name}, {gpu}, event clock, warm")
     first, alone = one_shape.loc["event, warm", 1], one_shape.loc["graph, warm", 1]
-    text = f"A further token costs {event:.0f} µs by the event clock, and {graph:.0f} by the graph clock."
+    text = f"A further token costs {_cost(event)} by the event clock, and {_cost(graph)} by the graph clock."
     if event > 1.2 * graph and first["fused"] > event + graph:
         text = f"Of the {first['fused']:.0f} µs for one token the kernel takes {alone['fused']:.0f}. The "
         text += (
@@ -391,8 +396,8 @@ def takeaway(gpu: str, event: int, graph: int, theirs: Rows, kernels: Rows) -> N
     text += "For kernels of a few microseconds that is the program.\n"
     text += "- A warm cache helps the kernel that moves more bytes. A decoder reads all its weights for each "
     text += "token, so they are never warm.\n"
-    text += f"- On the {gpu} each further token of the loop costs {event:.0f} µs by the event "
-    text += f"clock and {graph:.0f} by the graph clock. Name the clock.\n"
+    text += f"- On the {gpu} each further token of the loop costs {_cost(event)} by the event "
+    text += f"clock and {_cost(graph)} by the graph clock. Name the clock.\n"
     text += "- Choose the baseline that a user would run otherwise, and report that factor first."
     display.say(text)
 

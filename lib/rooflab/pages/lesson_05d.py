@@ -281,7 +281,7 @@ def explore(here: Lab, names_of: list[Any], int8: float, gpu: str, exact: Rows, 
     """The explorer of prompts on Q8_0 weights, by contestant and shape."""
     every = [c for c in here.cases("mmq") if c.cache == "cold" and "scale_bytes" not in c.options]
     every = here.measure("mmq", every)
-    every = every[every["batch"] >= 8]  # prompts: fewer tokens are part 05b's
+    every = every[every["batch"] >= 16]  # prompts: fewer tokens are part 05b's
     prompt = every[every["impl"].isin([*names_of, study.BASELINE, "torch.matmul"])]
     ready = prompt["options"].str.contains("prepared", na=False)
     prompt = prompt.assign(given=ready.map({True: "Q8_1", False: "FP16"}))

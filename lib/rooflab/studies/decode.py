@@ -203,6 +203,7 @@ class Decode(Study):
     name, lesson = "decode", "08"
     setup_s, check_s = 0.4, 1.2
     several_s = 2.5  # more where each of several rows' logits is judged, and their step captured
+    gemma_s = 10.0  # more for Gemma, whose weights are made and judged anew for each case
     after = predictions.SOURCES
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
@@ -232,7 +233,8 @@ class Decode(Study):
 
     def seconds(self, case: Case, device: Device) -> float:
         several = case.impl in (*TOGETHER, "drafts")
-        return super().seconds(case, device) + several * self.several_s
+        more = several * self.several_s + (case.model == GEMMA) * self.gemma_s
+        return super().seconds(case, device) + more
 
     def memory_bytes(self, case: Case) -> int:
         model, batch = model_shapes.get(case.model), sequences_of(case)

@@ -62,6 +62,7 @@ def test_the_recorded_runs_took_what_is_said_within_a_factor_of_one_and_a_half()
         else:
             found[parts[run]] = one
     took_s = took_s[took_s.index.isin(found)]  # of the others later runs have measured all rows again
+    took_s = took_s[~took_s.index.isin(runs.index[runs["note"].astype(bool)])]  # some rows of it are kept
     assert len(took_s) >= 5
     later: set[str] = set()  # studies of which a later run measured something
     whole = []

@@ -203,3 +203,18 @@ def test_a_block_that_does_not_wait_for_the_others_sums_is_seen():
     given = {"TALL": 1, "TOKENS": 64, "STAGES": 2, "BLOCKS": 2, "SHARERS": 2}
     with pytest.raises(AssertionError, match="not zero again"):
         run(simt.run, 60, 384, 3, hasty, rung=SHARED, **given)
+
+
+def test_blocks_that_add_a_tile_up_together_wait_for_one_another():
+    given = {"rung": SHARED, "TALL": 1, "TOKENS": 64, "STAGES": 2, "BLOCKS": 2, "SHARERS": 0, "PARTS": 2}
+    error, budget, seen = run(simt.watch, 60, 384, 3, **given)
+    assert not seen.faults, seen.faults[0].sentence
+    assert error <= budget
+
+    def hasty(source):
+        waits = "while (load_acquire(arrived) < PARTS)"
+        assert waits in source
+        return source.replace(waits, "while (false)")
+
+    _, _, seen = run(simt.watch, 60, 384, 3, hasty, **given)
+    assert any(fault.kind == "race" for fault in seen.faults)

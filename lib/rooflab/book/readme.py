@@ -317,8 +317,8 @@ def markdown(store: Store) -> str:
 
 
 PASSED = (
-    "A share above 100%: a tensor roof is the rate that cuBLAS reached on a product of 8,192³, not a limit of "
-    "the chip. Another kernel can pass it; the datasheet's rate is the limit."
+    "A share above 100%: a tensor roof is the rate that cuBLAS reached on a product of 8,192³, not a limit "
+    "of the chip. Another kernel can pass it; the datasheet's rate is the limit."
 )
 
 

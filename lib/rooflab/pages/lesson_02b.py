@@ -7,12 +7,16 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from rooflab.analysis import time_breakdown
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import Model
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_02 import published
+from rooflab.pages.lesson_02b_causes import BOUND, off_percent
+from rooflab.pages.lesson_02b_causes import blocks as blocks
+from rooflab.pages.lesson_02b_causes import plan as plan
 from rooflab.pages.lesson_02b_fixed import alone as alone
 from rooflab.pages.lesson_02b_fixed import beyond_bytes as beyond_bytes
 from rooflab.pages.lesson_02b_fixed import fixed_time as fixed_time
@@ -52,32 +56,41 @@ def _partly(step: Rows) -> Rows:
 
 # Plain words for what PyTorch's kernels of one part do, by the library's names.
 _PLAIN = {"MeanOps": "mean", "direct_copy": "change of format", "CatArrayBatchedCopy": "joining"}
+_PLAIN |= {"MulFunctor": "multiply", "cudnn": "cuDNN"}
+
+
+def _plain(kinds: Rows, step: Rows) -> Rows:
+    """A name for each kind of launch: its part, its class where that is another, and what its kernel does
+    where the counted `step` has several kernels of that part and class.
+    """
+    part = kinds.part.replace("", "residual")
+    own = (kinds["class"] == "weight") | (kinds["class"] == kinds.part)
+    several = step.groupby(["part", "class"]).kernel.nunique()
+    keys = zip(kinds.part, kinds["class"], strict=True)
+    twice = pd.Series([several[key] > 1 for key in keys], index=kinds.index, dtype=bool)
+    word = kinds.name.str.rpartition(": ")[2].str.replace("_kernel_cuda", "")
+    named = part.where(own, part + ", " + kinds["class"])
+    return named.where(~twice, part + ": " + word.map(lambda name: _PLAIN.get(name, name)))
 
 
 def busy_chart(top: Rows, step: Rows, gpu: str, when: str) -> tuple[Figure, str]:
     """How busy each kind of launch keeps the memory, the busiest first: the longest ones and, of the counted
-    `step`, every weight product. With the caption.
+    `step`, every weight product and all that is not small. With the caption.
     """
-    products = step[(step["class"] == "weight") & ~step.part.isin(top.part[top["class"] == "weight"])]
-    times = products.groupby("part").part.transform("size")
-    added = products.assign(times=times, name=products.part).drop_duplicates("part")
-    top = pd.concat([top, added]).sort_values("dram_pct", ascending=False, kind="stable")
-    own = (top["class"] == "weight") | (top["class"] == top.part)
-    plain = top.part.where(own, top.part + ", " + top["class"])
-    twice = plain.duplicated(keep=False)  # two kernels of one part: told apart by the library's names
-    plain = plain.where(
-        ~twice,
-        plain
-        + ": "
-        + top.name.str.rpartition(": ")[2].str.replace("_kernel_cuda", "").map(lambda n: _PLAIN.get(n, n)),
+    kinds = time_breakdown.kinds(step, len(step))
+    longest = pd.MultiIndex.from_frame(kinds[["part", "kernel"]]).isin(
+        pd.MultiIndex.from_frame(top[["part", "kernel"]])
     )
+    chosen = longest | (kinds["class"] == "weight") | ~kinds.index.isin(_small(kinds).index)
+    top = kinds[chosen].sort_values("dram_pct", ascending=False, kind="stable")
     names = [
-        f"{name} ({times} times)" if times > 1 else name for name, times in zip(plain, top.times, strict=True)
+        f"{name} ({times} times)" if times > 1 else name
+        for name, times in zip(_plain(top, step), top.times, strict=True)
     ]
     title = "How busy a launch keeps the memory"
     fig, ax = plot.figure("% of the memory's rate", title=title, height=1.0 + 0.19 * len(top))
     fig.set_figwidth(page.WIDEST)
-    plot.bars(ax, names, top.dram_pct, "%")
+    plot.bars(ax, names, [round(share, 0 if share >= 10 else 1) for share in top.dram_pct], "%")
     for patch, kind in zip(ax.patches, top["class"], strict=True):
         if kind != "weight":
             patch.set_facecolor(plot.PEER_COLOUR)
@@ -132,16 +145,11 @@ def bytes_counted(products: Rows, gpu: str) -> None:
     display.say(
         f"Of {len(shown)} products, `{worst.part}` is furthest off, {worst.off:+.1f}%. "
         + (
-            "No weight is read twice. If a product is slow, the reason is not that it moves too much."
+            "No weight comes from DRAM twice: if a product is slow, the reason is not that it moves too much."
             if shown.off.abs().max() < 5
             else "Some products move more than they must."
         )
     )
-
-
-def off_percent(products: Rows) -> Rows:
-    """How far the counted bytes of each product are from its weights' bytes, in percent."""
-    return 100 * (products.counted / products.bytes - 1)
 
 
 def launches_said(step: Rows, read: float) -> None:
@@ -157,11 +165,13 @@ def launches_said(step: Rows, read: float) -> None:
             f"takes {most.us:.1f} by `ncu`."
         )
     if len(rest):
-        lines.insert(
-            1,
-            f"**Partly busy**: {_by_part(rest)}. They use up to {rest.dram_pct.max():.0f}% of the memory's "
-            f"rate and {rest.sm_pct.max():.0f}% of the SMs'.",
-        )
+        kinds = time_breakdown.kinds(rest, len(rest))
+        each = [
+            f"{name}{f' ({times} launches)' if times > 1 else ''} {row.dram_pct:.{row.dram_pct < 1:d}f} and "
+            f"{row.sm_pct:.{row.sm_pct < 1:d}f}"
+            for name, times, row in zip(_plain(kinds, step), kinds.times, kinds.itertuples(), strict=True)
+        ]
+        lines.insert(1, f"**Partly busy**, with % of the memory's rate and of the SMs': {'; '.join(each)}.")
     display.say("\n".join(f"- {line}" for line in lines))
 
 
@@ -178,15 +188,21 @@ def longest(top: Rows, gpu: str) -> None:
     heads |= {"occupancy_pct": "occupancy %"}
     forms = dict.fromkeys(("us", "dram_pct", "sm_pct"), "{:.1f}") | {"mb": "{:,.2f}"}
     forms |= dict.fromkeys(("l2_hit_pct", "occupancy_pct"), "{:.0f}")
-    title = (
-        f"A decode step's longest launches, {gpu}, by their time together; counters of the first of a kind"
+    rated = top.assign(l2_hit_pct=top.l2_hit_pct.where(top.dram_bytes >= counters.FEW_BYTES))
+    said = "Names are the libraries' own: cuBLAS's weight products begin with `nvjet` on Hopper, cuDNN does "
+    said += (
+        f"attention, the rest are PyTorch's. *L2 hit %* is left out below {counters.FEW_BYTES / 1e6:.0f} MB: "
     )
-    display.table(top, heads, forms, title, folded=True)
+    said += "hits and requests are counted in different runs, and of few requests the rate may pass 100."
+    display.fold_parts(
+        f"The counters of a decode step's longest launches, {gpu}",
+        [said, (rated, heads, forms, "By their time together; counters of the first of a kind")],
+    )
     busiest = top.loc[top.sm_pct.idxmax()]
     display.say(
         f"None of the longest launches keeps any unit of its SMs more than {busiest.sm_pct:.0f}% busy, so "
-        "none is bound by arithmetic."
-        if busiest.sm_pct < 60
+        "**none is bound by arithmetic**."
+        if busiest.sm_pct < BOUND
         else f"`{busiest['name']}` keeps a unit of its SMs {busiest.sm_pct:.0f}% busy: there the SMs may be "
         "the limit, not the memory."
     )
@@ -195,59 +211,70 @@ def longest(top: Rows, gpu: str) -> None:
 # --- waits --------------------------------------------------------------------------------------
 
 
-def waits(step: Rows, top: Rows, gpu: str) -> None:
-    """Show what launches wait for most, in groups, and behind a line to click for each kernel."""
+def waits(step: Rows, gpu: str) -> None:
+    """Show what launches wait for most, in groups."""
     sums = step.part.isin(parts.WEIGHTS) & (step["class"] != "weight")  # of a product that was split along k
     named = step.part.replace("", "residual").where(~sums, step.part + " (its partial sums)")
     groups = step.assign(first=_first_wait(step), of=named).groupby("first")
     why = groups.agg(
         launches=("us", "size"),
         us=("us", "sum"),
-        cycles=("waits", lambda waits: waits.map(lambda pair: pair[0][1]).median()),
         parts=("of", lambda each: ", ".join(dict.fromkeys(each))),
     ).reset_index()
     why["share"] = 100 * why.us / why.us.sum()
     why["meaning"] = [f"{ncu.METRICS[f'stall_{name}'].meaning} ({name})" for name in why["first"]]
     heads = {"meaning": "largest reason", "launches": "launches", "share": "% of counted time"}
-    heads |= {"cycles": "cycles an instruction, median", "parts": "in"}
-    forms = {"share": "{:.0f}", "cycles": "{:.1f}"}
-    display.table(why.sort_values("us", ascending=False), heads, forms, f"{len(step)} launches, {gpu}")
-    each = top.assign(
-        wait=[", ".join(f"{name} {cycles:.1f}" for name, cycles in pairs) for pairs in top.waits],
-        busy=100 * top.issue_active,
-    )
-    heads = {"name": "part: kernel", "busy": "cycles with an instruction, %"}
-    heads |= {"wait": "waits most for (cycles)"}
-    title = "The two largest reasons of each kernel (not_selected: ready, but another warp was issued; "
-    display.table(each, heads, {"busy": "{:.0f}"}, f"{title}imc_miss: the cache of constants)", folded=True)
+    heads |= {"parts": "in"}
+    why = why.sort_values("us", ascending=False)
+    display.table(why, heads, {"share": "{:.0f}"}, f"{len(step)} launches, {gpu}")
 
 
 def _first_wait(step: Rows) -> Rows:
     return step.waits.map(lambda waits: waits[0][0])
 
 
-def waits_said(step: Rows) -> None:
-    """Say what the weight products wait for, and what short launches wait for."""
+def waits_said(step: Rows, top: Rows) -> None:
+    """Say what the weight products wait for; behind a line to click, each kernel's waits and what the number
+    of warps and of cycles says.
+    """
     weights = step[step["class"] == "weight"]
     firsts = _first_wait(weights)
     reason = firsts.mode().iloc[0]
-    display.say(
-        f"{(firsts == reason).sum()} of {len(weights)} weight products wait most for one "
-        f"thing, `{reason}`"
-        + (
-            ", data from memory: so neither arithmetic nor barriers hold them up. "
-            if reason == "long_scoreboard"
-            else ". "
-        )
-        + _suffices(weights)
-    )
+    most = f"{(firsts == reason).sum()} of {len(weights)} weight products wait most for "
+    if reason == "long_scoreboard":
+        display.say(f"**{most}data from memory**, not for arithmetic or barriers.{_no_sign(weights)}")
+    else:
+        display.say(f"**{most}one thing**, `{reason}`.")
+    more = [_suffices(weights)]
     hungry = step[_first_wait(step) == "no_instruction"]
     if len(hungry):
-        display.say(
+        more.append(
             f"{len(hungry)} launches wait most for their own instructions. Their median takes "
             f"{hungry.us.median():.1f} µs: each instruction runs about once, so nearly every fetch is a "
             "first one. (`ncu` has just emptied the caches, so in use this wait may be shorter.)"
         )
+    each = top.assign(
+        wait=[", ".join(f"{name} {cycles:.1f}" for name, cycles in pairs) for pairs in top.waits],
+        busy=100 * top.issue_active,
+    )
+    heads = {"name": "part: kernel", "busy": "cycles with an instruction, %"}
+    heads |= {"wait": "waits most for (cycles an instruction)"}
+    title = "The two largest reasons of each kernel (not_selected: ready, but another warp was issued; "
+    table = (each, heads, {"busy": "{:.0f}"}, f"{title}imc_miss: the cache of constants)")
+    display.fold_parts("Are the warps too few? And the waits of each kernel", [*more, table])
+
+
+def _no_sign(weights: Rows) -> str:
+    """Whether the product that keeps the memory busiest waits for it longer than the idlest one."""
+    best, least = weights.loc[weights.dram_pct.idxmax()], weights.loc[weights.dram_pct.idxmin()]
+    waits = best.stall_long_scoreboard, least.stall_long_scoreboard
+    if not (least.dram_pct < 0.5 * best.dram_pct and waits[0] > waits[1]):
+        return ""
+    return (
+        f" That alone makes no kernel slow: `{best.part}`, which keeps the memory busiest, waits "
+        f"{waits[0]:.0f} cycles for each instruction, `{least.part}`, which keeps it idlest, {waits[1]:.0f}. "
+        "Stalls say what a kernel waits for, not whether it is slow."
+    )
 
 
 def _suffices(weights: Rows) -> str:
@@ -256,16 +283,11 @@ def _suffices(weights: Rows) -> str:
     filled = f"{weights.occupancy_pct.median():.0f}% of the warp slots"
     if best.dram_pct < 70 or best.occupancy_pct > 50:
         return f"A product fills {filled}; with more, more bytes could be in flight (lesson 01's law)."
-    text = f"A product fills {filled}, in the median, and `{best.part}` keeps the memory "
+    text = f"A product fills {filled}, in the median. `{best.part}` keeps the memory "
     text += f"{best.dram_pct:.0f}% busy with {best.occupancy_pct:.0f}%"
     if least.dram_pct < 0.5 * best.dram_pct:
         text += f", `{least.part}` {least.dram_pct:.0f}% with {least.occupancy_pct:.0f}%: occupancy does not "
         text += "tell the two apart"
-        waits = best.stall_long_scoreboard, least.stall_long_scoreboard
-        if waits[0] > waits[1]:
-            text += f". The busier one waits longer for memory, {waits[0]:.1f} against {waits[1]:.1f} cycles "
-            text += "an instruction: a long wait is no sign of a slow kernel"
-        text += ". Their sizes differ, as the next section shows"
     return f"{text}."
 
 
@@ -329,6 +351,7 @@ def under_the_roofline(
     if len(long):
         words = f"{tokens:,} tokens:\n{', '.join(long.part)}"
         ax.annotate(words, (across.min(), up.min()), (-10, -4), ha="right", va="top", **style)
+    ax.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
     plot.show(
         fig,
         f"{title} on {gpu}, {plot.dates(trace)}, each as long as in the running model (nsys); ridge at "

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from rooflab import lab as labs
 from rooflab.lab import Lab
-from rooflab.ops import gemv, stream
+from rooflab.ops import gemv
 from rooflab.pages import Rows
 from rooflab.pages.lesson_02 import LAPTOP
-from rooflab.studies import bandwidth, environment, launch_rule
+from rooflab.studies import environment, launch_rule
 from rooflab.studies import gemv as study
 from rooflab.view import display, plot
 from rooflab.words import listed
@@ -37,24 +35,17 @@ def rate_by_bytes(timed: Rows, products: Rows, gpu: str, read: float) -> None:
     sizes = np.geomspace(timed.bytes.min(), timed.bytes.max(), 60)
     law = plot.series(ax, sizes, sizes / (fixed + sizes / rate / 1e3) / 1e3, label=f"{fixed:.1f} µs + bytes")
     law.set(marker="", linewidth=1.0, linestyle="-", color="#666666", zorder=2)
-    for name, rows in (("alone", timed), ("in the model", there)):
+    for name, rows in (("timed alone", timed), ("in the running model", there)):
         plot.series(ax, rows.bytes, rows.gb_s, label=name).set_linestyle("none")
     plot.roof_line(ax, read, f"read roof {read:,.0f} GB/s")
     ax.set_xticks([10**power for power in (6, 7, 8)], ["1 MB", "10 MB", "100 MB"])
-    plot.label_ends(ax)
+    fig.legend(
+        *ax.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False
+    )
     off = (fixed + timed.bytes / rate / 1e3) / timed.median_us - 1
     text = f"{title}: cuBLAS products, cold, on {gpu}, {plot.dates(timed)}. The curve, a fixed time and the "
     text += f"bytes on top, is off by {off.abs().median():.0%} in the median, "
     plot.show(fig, f"{text}{off.abs().max():.0%} at most.")
-    far, columns = timed.loc[off.abs().idxmax()], timed.k
-    more = timed[(columns == far.k) & (timed.n > far.n) & (timed.median_us < far.median_us)]
-    if len(more):
-        larger = more.loc[more.n.idxmax()]
-        display.say(
-            "The library chooses a kernel by the shape, so the curve is a rule of thumb. It is off most at "
-            f"{int(far.n):,} rows of {int(far.k):,}: they take {far.median_us:.1f} µs, and {int(larger.n):,} "
-            f"rows only {larger.median_us:.1f}."
-        )
 
 
 def laptop_line() -> tuple[float, float]:
@@ -97,47 +88,83 @@ def two_gpus(timed: Rows, products: Rows, gpu: str, read: float) -> None:
 
 def fixed_time(timed: Rows, products: Rows, gpu: str, read: float) -> None:
     """Say what a product costs besides its bytes, here and on the laptop."""
-    fixed, _ = launch_rule.line(timed.bytes, timed.median_us, read)
+    fixed, own = launch_rule.line(timed.bytes, timed.median_us, read)
     there, rate = laptop_line()
     half = fixed * read * 1e3
     display.say(
         f"The fixed time here is **{fixed:.1f} µs** a product, in which {half / 1e6:.0f} MB could be read at "
         "the roof. For a smaller matrix the fixed time is more than that of its bytes: on "
-        f"{gpu}, for every product but {listed(products[products.bytes > half].part)}. A line "
-        f"through the laptop's published products gives {there:.1f} µs, worth {there * rate / 1e3:.1f} MB at "
-        f"the fitted rate of {rate:,.0f} GB/s."
+        f"{gpu}, for every product but {listed(products[products.bytes > half].part)}."
+        + _spread(timed, half, own)
+    )
+    count, bytes_us, took = layer_sum(products, own)
+    due = bytes_us + count * fixed
+    text = f"Does it add up? The {count} products of a layer need {bytes_us:.0f} µs for their bytes at "
+    text += f"{own:,.0f} GB/s, and {count} × {fixed:.1f} = {count * fixed:.0f} µs on top: "
+    text += f"{due:.0f} µs. In the running model they take {took:.0f}: "
+    text += (
+        "**the fixed time is why they take longer than their bytes.**"
+        if explains(count * fixed, due, took)
+        else f"the rule gives {due / took:.0%} of that."
+    )
+    display.say(text)
+    display.say(
+        f"A line through the laptop's published products gives {there:.1f} µs, worth "
+        f"{there * rate / 1e3:.1f} MB at the fitted rate of {rate:,.0f} GB/s:"
     )
 
 
-def beyond_bytes(here: Lab, timed: Rows, products: Rows, step: Rows, read: float) -> None:
-    """Say how much of a product's fixed time other kernels need as well, and how much is the library's: by an
-    empty node, a read kernel and lesson 03d's product with the smallest matrix; and if its blocks explain it.
+def _spread(timed: Rows, half: float, rate: float) -> str:
+    """How far products of less than `half` bytes, timed alone, are from one fixed time; `rate` in GB/s."""
+    small = timed[timed.bytes < half]
+    if len(small) < 2:
+        return ""
+    left = small.median_us - small.bytes / rate / 1e3
+    most = small.loc[left.idxmax()]
+    return (
+        " It is a rule of thumb, for the library chooses a kernel by the shape: the "
+        f"{len(small)} smaller ones timed alone take {left.min():.1f} to {left.max():.1f} µs besides their "
+        f"bytes, {left.median():.1f} in the median, and most at {int(most.n):,} rows of {int(most.k):,}."
+    )
+
+
+def layer_sum(products: Rows, rate: float) -> tuple[int, float, float]:
+    """How many products a layer has, what their bytes need at `rate` in GB/s, and what they take in the
+    model, both in microseconds.
     """
-    fixed, _ = launch_rule.line(timed.bytes, timed.median_us, read)
-    node, start = _node_us(here), _start_us(here, read)
-    said = []
-    if node and start:
-        inside = f", of which {node:.1f} are an empty node's" if node < start else ""
-        inside = inside or f"; an empty node takes {node:.1f}"
-        said.append(
-            f"Whose time is it? As a node of a graph a read kernel takes {start:.1f} µs to start and finish "
-            f"([lesson 01b](01b_roofs.ipynb)){inside} ([lesson 00b](00b_clocks.ipynb))."
-        )
-        if fixed > 1.2 * start:
-            said.append(
-                f"**The other {round(fixed, 1) - round(start, 1):.1f} µs are the library's kernels, not the "
-                "GPU's price.**"
-            )
-    small = products.loc[products.bytes.idxmin()]
+    inside = products[products.part != "lm_head"]
+    inside = inside if len(inside) else products
+    return len(inside), float(inside.bytes.sum()) / rate / 1e3, float(inside.us.sum())
+
+
+def explains(fixed: float, due: float, took: float) -> bool:
+    """Whether fixed times that are at least a tenth of what products take make it up, with their bytes."""
+    return abs(due / took - 1) < 0.1 and fixed > 0.1 * took
+
+
+def beyond_bytes(here: Lab, products: Rows) -> None:
+    """Say how much of the time of cuBLAS's smallest product is the library's, by lesson 03d's kernel with the
+    same matrix and an empty node of a graph.
+    """
+    small, node = products.loc[products.bytes.idxmin()], _node_us(here)
     ours, theirs = _same_matrix(here, int(small.n), int(small.k))
-    if ours and theirs:
-        said.append(
-            f"With the matrix of `{small.part}` the kernel of [lesson 03d](03d_rows.ipynb) takes "
-            f"{ours:.1f} µs, cuBLAS {theirs:.1f}."
+    text = "Whose time is it? "
+    if not (ours and theirs):
+        text += f"That is not known here: no kernel of our own was timed with the matrix of `{small.part}`."
+    else:
+        text += (
+            f"As nodes of a graph and with the matrix of `{small.part}`, cuBLAS takes {theirs:.1f} µs and "
         )
-    blocks = _blocks(step, products.assign(share=_shares(timed, products, read)), int(here.run.sms))
-    for text in filter(None, (" ".join(said), blocks)):
-        display.say(text)
+        text += f"the kernel of [lesson 03d](03d_rows.ipynb) {ours:.1f}, from start to finish"
+        text += f" (an empty node: {node:.1f}, [lesson 00b](00b_clocks.ipynb)). " if node else ". "
+        text += (
+            f"**So the GPU can do the whole product in {ours:.1f} µs; the other "
+            f"{round(theirs, 1) - round(ours, 1):.1f} are the library's kernel.** What it does in them "
+            "was not measured."
+            if theirs > 1.2 * ours
+            else "So another kernel would save little of it."
+        )
+    display.say(text)
 
 
 def _node_us(here: Lab) -> float | None:
@@ -150,16 +177,6 @@ def _node_us(here: Lab) -> float | None:
     return float(ways["node of a graph"]) if "node of a graph" in ways else None
 
 
-def _start_us(here: Lab, read: float) -> float | None:
-    """Microseconds of a cold read of the smallest array beyond its bytes; None where none was timed."""
-    reads = [case for case in here.cases("bandwidth") if case.operator == "read" and case.cache == "cold"]
-    reads = here.held("bandwidth", [case for case in reads if case.impl == stream.DEFAULT["read"]])
-    if not reads:
-        return None
-    smallest = min(reads, key=lambda case: case.n or 0)
-    return bandwidth.fixed_us(here.measure("bandwidth", [smallest]), read)
-
-
 def _same_matrix(here: Lab, n: int, k: int) -> tuple[float | None, float | None]:
     """Microseconds of lesson 03d's kernel and of cuBLAS with one matrix; None for one that was not timed."""
     pair = [case for case in study.ladder("gemv_rows", n, k) if case.impl in (gemv.TUNED, "torch.matmul")]
@@ -167,33 +184,3 @@ def _same_matrix(here: Lab, n: int, k: int) -> tuple[float | None, float | None]
     timed = here.measure("gemv", pair).set_index("impl").median_us if pair else {}
     ours, theirs = timed.get(gemv.TUNED), timed.get("torch.matmul")
     return (float(ours) if ours else None, float(theirs) if theirs else None)
-
-
-def _blocks(step: Rows, products: Rows, sms: int) -> str:
-    """Whether the number of blocks, by the counted launches' grids, explains the `share` that products reach;
-    empty where each has a block for every SM.
-    """
-    weights = step[step["class"] == "weight"].drop_duplicates("part").set_index("part")
-    blocks = weights.grid.str.split("x").map(lambda sides: math.prod(map(int, sides)))
-    share = products.set_index("part").share
-    blocks = blocks[blocks.index.isin(share.index)].sort_values(kind="stable")
-    if not (blocks < sms).any():
-        return ""
-    each = [f"{listed(map(_code, parts.index))} {count}" for count, parts in blocks.groupby(blocks)]
-    text = f"Is it too few blocks for the {sms} SMs? The grids have {', '.join(each)}. "
-    pairs = [(a, b) for a in blocks.index for b in blocks.index if blocks[a] <= blocks[b]]
-    few, many = max(pairs, key=lambda pair: share[pair[0]] / share[pair[1]])
-    if share[few] < 1.5 * share[many]:
-        text += "No product with fewer blocks reaches a much larger share than one with more, so these "
-        return text + "counters do not tell whether blocks or bytes decide."
-    text += f"But `{few}` reaches {share[few]:.0f}% with {blocks[few]}, and `{many}` only "
-    text += f"{share[many]:.0f}% with {blocks[many]}: the number of blocks does not decide."
-    sizes = products.groupby("bytes").share.mean()
-    if sizes.is_monotonic_increasing and len(sizes) > 1:
-        text += " The share follows the bytes: the larger the matrix, the larger the share, as a fixed time "
-        text += "makes it. What a kernel does in that time, these counters do not say."
-    return text
-
-
-def _code(name: object) -> str:
-    return f"`{name}`"

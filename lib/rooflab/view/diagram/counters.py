@@ -14,7 +14,7 @@ from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, NONE, SKY, Canvas, Drawing, single
 
 _LEFT, _GAP, _HIGH, _PITCH, _TOP = 132.0, 20.0, 18.0, 56.0, 28.0
-_FEW = 1e6  # bytes that a launch moves at least for a hit rate that means something
+FEW_BYTES = 1e6  # bytes that a launch moves at least for a hit rate that means something
 _CELLS = 32  # a strip's: the filled ones are the counted share
 # Each place, and the counter there by the name that the page's tables give it.
 _PLACES = (
@@ -47,7 +47,9 @@ def where_counted(launches: Sequence[tuple[str, Any]]) -> Drawing:
         moved = float(row["dram_bytes"])
         moves = f"{moved / 1e6:,.0f} MB" if moved >= 1e6 else f"{moved / 1e3:,.0f} KB"
         hits = float(row["l2_hit_pct"])
-        if moved < _FEW and not math.isnan(hits):  # its hits and its requests are counted in different runs
+        if moved < FEW_BYTES and not math.isnan(
+            hits
+        ):  # its hits and its requests are counted in different runs
             hits = math.inf
         strips = (
             (row["dram_pct"], AMBER, f"of its rate; {moves} moved"),

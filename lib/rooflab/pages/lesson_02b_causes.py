@@ -1,0 +1,88 @@
+"""What lesson 02b rules out as the reason why products take longer than their bytes, and what it finds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rooflab.pages import Rows
+from rooflab.pages.lesson_02b_fixed import explains, layer_sum
+from rooflab.studies import launch_rule
+from rooflab.view import display
+from rooflab.words import listed
+
+BOUND = 60  # percent: a unit of the SMs that is busier may be the limit
+
+
+def plan(products: Rows, step: Rows, timed: Rows, read: float, sms: int) -> None:
+    """Say the question that lesson 02 left, what the counters rule out, and what the clock then finds."""
+    count, least, took = layer_sum(products, read)
+    causes = {
+        "more bytes than their weights have": off_percent(products).abs().max() < 5,
+        "arithmetic": step[step["class"] == "weight"].sm_pct.max() < BOUND,
+        "too few blocks": not _may_decide(step, products, sms),
+    }
+    out, left = ([cause for cause, no in causes.items() if no == wanted] for wanted in (True, False))
+    text = (
+        f"The {count} weight products of a layer take {took:.0f} µs in the running model; their bytes need "
+    )
+    text += f"{least:.0f} at the read roof. Why? The counters rule out {listed(out) if out else 'nothing'}"
+    text += f", but not {listed(left)}. " if left else ". "
+    fixed, rate = launch_rule.line(timed.bytes, timed.median_us, read)
+    due = count * fixed + layer_sum(products, rate)[1]
+    text += f"The clock then finds **a fixed time of {fixed:.1f} µs a product** besides that of its bytes"
+    text += ": that is the reason." if explains(count * fixed, due, took) else "."
+    display.say(text)
+
+
+def off_percent(products: Rows) -> Rows:
+    """How far the counted bytes of each product are from its weights' bytes, in percent."""
+    return 100 * (products.counted / products.bytes - 1)
+
+
+def _grids(step: Rows, products: Rows) -> tuple[Rows, Rows]:
+    """With how many blocks each counted product is launched, the fewest first, and how busy it keeps the
+    memory, in percent.
+    """
+    weights = step[step["class"] == "weight"].drop_duplicates("part").set_index("part")
+    weights = weights[weights.index.isin(products.part)]
+    counts = weights.grid.str.split("x").map(lambda sides: math.prod(map(int, sides)))
+    return counts.sort_values(kind="stable"), weights.dram_pct
+
+
+def _against(counts: Rows, busy: Rows) -> tuple[Any, Any] | None:
+    """Two products, of which the first has no more blocks and yet keeps the memory much busier; or None."""
+    pairs = [(a, b) for a in counts.index for b in counts.index if counts[a] <= counts[b]]
+    few, many = max(pairs, key=lambda pair: busy[pair[0]] / busy[pair[1]])
+    return None if busy[few] < 1.5 * busy[many] else (few, many)
+
+
+def _may_decide(step: Rows, products: Rows, sms: int) -> bool:
+    """Whether products have fewer blocks than the GPU has SMs, and none of them speaks against that cause."""
+    counts, busy = _grids(step, products)
+    return bool((counts < sms).any()) and _against(counts, busy) is None
+
+
+def blocks(step: Rows, products: Rows, sms: int) -> None:
+    """Say whether the number of blocks, by the counted launches' grids, explains how busy products keep the
+    memory.
+    """
+    counts, busy = _grids(step, products)
+    if not (counts < sms).any():
+        display.say(
+            f"Each product has a block for every one of the {sms} SMs, so **blocks are not too few**."
+        )
+        return
+    each = [
+        f"{listed(f'`{part}`' for part in parts.index)} {count}" for count, parts in counts.groupby(counts)
+    ]
+    text = f"Are the blocks too few for the {sms} SMs? The products have {', '.join(each)}. "
+    pair = _against(counts, busy)
+    if pair is None:
+        text += "No product with fewer blocks keeps the memory much busier than one with more, so these "
+        text += "counters do not tell whether blocks or bytes decide."
+    else:
+        few, many = pair
+        text += f"But `{few}` keeps the memory {busy[few]:.0f}% busy with {counts[few]} blocks, and `{many}` "
+        text += f"only {busy[many]:.0f}% with {counts[many]}: **the number of blocks does not decide**."
+    display.say(text)

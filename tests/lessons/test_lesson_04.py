@@ -352,9 +352,12 @@ def test_where_a_rung_s_gain_comes_from_is_said_by_its_counters():
     def cause(now, was=one):
         return lesson_04b_causes._cause(was, now, 2, rungs)
 
-    assert "Issue slots were the limit" in cause(row(50.0, 5.0, 0.8, 8.0))
-    assert "save no time here: a warp waits for memory 12.0 cycles" in cause(row(100.0, 8.0, 0.6, 12.0))
-    assert "Shorter waits" in cause(row(50.0, 9.0, 0.8, 2.0))
+    assert "issue slots limited the rung before" in cause(row(50.0, 5.0, 0.8, 8.0))
+    assert "issue slots" not in cause(row(50.0, 5.0, 0.6, 8.0))
+    assert "near two limits" in cause(row(100.0, 8.0, 0.6, 12.0))
+    assert "near two limits" not in cause(row(100.0, 8.0, 0.6, 12.0), row(100.0, 10.0, 0.6, 8.0))
+    assert "Waits are shorter" in cause(row(50.0, 9.0, 0.8, 2.0))
+    assert "Waits are shorter" in cause(row(90.0, 9.43, 0.8, 2.0))  # 1.11 times as fast, 1.06 times fewer
     assert "memory is now the nearer limit" in cause(row(90.0, 5.0, 0.5, 8.0))
     assert "slower" in cause(row(120.0, 9.0, 0.5, 8.0)) and "likely" not in cause(row(120.0, 9.0, 0.5, 8.0))
     assert cause(row(100.0, 10.0, 0.8, 8.0)) == ""

@@ -8,7 +8,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.view import display
 from rooflab.view.diagram.reading import part_of
-from rooflab.words import listed, times
+from rooflab.words import listed
 
 _BARRIER = 0.1  # cycles an instruction at barriers, from which on they are said
 _NEAR = 0.7  # share of the issue slots in use, from which on they are taken for a near limit

@@ -38,13 +38,10 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     gain = (theirs.drop_duplicates("batch").set_index("batch")["median_us"] / us).dropna()
     last, gpu = us.index[-1], here.run["gpu"]
     picked = [str(ours["impl"].iloc[at]).partition("_")[0] for at in (0, -1)]
-    answer = (
-        f"Reading each weight once for all, {last} tokens take {us[last] / us.iloc[0]:.1f} times as long "
-    )
-    answer += f"as {us.index[0]} on the {gpu}, for {drawn[0]:,} × {drawn[1]:,} weights"
+    answer = f"For {drawn[0]:,} × {drawn[1]:,} weights on the {gpu}, each read once for all, {last} tokens "
+    answer += f"take {us[last] / us.iloc[0]:.1f} times as long as {us.index[0]}"
     if picked[0] != picked[1]:
-        answer += f" and the kernel that suits each: rung {picked[0]} at {us.index[0]}, "
-        answer += f"rung {picked[1]} at {last}"
+        answer += f", with the kernel that suits each (rungs {picked[1]} and {picked[0]})"
     if len(gain):
         answer += f". There INT4 is {display.speed(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
         answer += f"{display.speed(gain.iloc[-1])} at {gain.index[-1]}"

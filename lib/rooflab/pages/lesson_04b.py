@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from rooflab import studies
+from rooflab.analysis import way
 from rooflab.lab import Lab
 from rooflab.numerics import quant
 from rooflab.ops import int4, stream
@@ -26,7 +27,7 @@ from rooflab.view.diagram.words import half
 from rooflab.words import listed, times
 
 # What the source's kernel does with each weight, an instruction each; loads and addresses come on top.
-LEAST = ("shift", "mask", "- 8", "to float", "x to float", "× and +")
+LEAST = ("shift", "mask", "- 8", "to float", "x to float", "× and + in one")
 _RUNGS = int4.LADDERS["int4"]
 # The rungs written for one token; the others of the ladder wait for part 04c.
 _ONE_TOKEN = [rung.name for rung in (*_RUNGS[:5], *_RUNGS[6:9])]
@@ -125,8 +126,10 @@ def _issuing(spent: Rows) -> str:
         text += (
             f" A warp does wait for memory, {wait:.1f} cycles for each of its instructions. But an SM holds "
         )
-        text += f"{row['occupancy_pct']:.0f}% of the warps that it could hold, and the others fill the slots "
-        text += "meanwhile: **the slots limit rung 1, not the latency of memory**."
+        text += (
+            f"{row['occupancy_pct']:.0f}% of the warps that it could hold, and the others fill most slots "
+        )
+        text += "meanwhile: **slots are rung 1's nearest limit, not the latency of memory**."
     return text
 
 
@@ -139,9 +142,9 @@ def tiles_lose_nothing() -> None:
     same = all(np.array_equal(a, b) for a, b in zip(rows, back, strict=True))
     before = sum(part.nbytes for part in rows)
     display.say(
-        f"Checked on {rows.n:,} × {rows.k:,} random weights: {before:,} bytes in rows, "
-        f"{tiles.blocks.nbytes:,} in tiles. Back in rows, "
-        f"{'every bit is where it was' if same else 'BITS ARE LOST'}."
+        f"The tiles take {tiles.blocks.nbytes / before:.0%} of the bytes of the rows. Packed back, "
+        f"{'every bit is where it was' if same else 'BITS ARE LOST'} (tried here on {rows.n:,} × {rows.k:,} "
+        "random weights)."
     )
 
 
@@ -324,26 +327,38 @@ def distance_to_roof(here: Lab, read_roof: float, gpu: str) -> Rows:
 
 
 def distance_explained(gap: Rows) -> None:
-    """Say what is left between the fastest kernel and the roof."""
+    """Say what is left between the fastest kernel and the roof, and what is not explained."""
     tiny, huge = gap.iloc[0], gap.iloc[-1]
     text = f"- At {tiny['shape']} the bytes take {tiny['bytes_us']:.1f} of {tiny['median_us']:.1f} µs, "
-    text += f"{tiny['roof_fraction']:.0%} of the roof"
-    if tiny["bytes_us"] < tiny["median_us"] / 2:
-        text += ": most of the time is start, finish and unpacking"
-    text += f". At {huge['shape']} it is {huge['roof_fraction']:.0%}.\n"
+    text += f"{tiny['roof_fraction']:.0%} of the roof. At {huge['shape']} it is "
+    text += f"{huge['roof_fraction']:.0%}.\n"
+    text += f"- With the start, the {len(gap)} shapes take {gap['over'].min():.2f} to "
+    text += f"{gap['over'].max():.2f} times what is predicted"
     most = gap.loc[gap["over"].idxmax()]
-    others = gap.drop(index=most.name)["over"]
-    alone = most["over"] > 1.2 * others.max()
-    text += f"- With the start {f'all but one of {len(gap)} shapes take' if alone else 'it takes'} "
-    text += f"{others.min():.2f} to {others.max():.2f} times what is predicted"
-    if others.min() > 1:
-        text += ". A likely reason: a plain read has nothing to unpack, and no x to fetch first"
-    if alone:
-        text += f". {most['shape']} takes {most['over']:.2f} times, and nothing recorded explains it"
+    if gap["over"].max() > 1:
+        text += ", so the start explains only a part. A plain read has nothing to unpack and no x to fetch "
+        text += "first; how long these take was not measured"
+    text += ".\n"
+    if most["over"] > 1.2:
+        text += f"- {most['shape']} is the furthest off: {most['over']:.2f} times"
         same = gap[gap["bytes"].sub(most["bytes"]).abs() < 0.01 * most["bytes"]].drop(index=most.name)
         for row in same.head(1).itertuples():
-            text += f": {row.shape}, of as many bytes, takes {row.over:.2f}"
-    display.say(f"{text}.")
+            text += f", where {row.shape}, of as many bytes, takes {row.over:.2f}"
+        text += ". Nothing recorded explains it."
+    display.say(text.strip())
+
+
+def place(here: Lab) -> None:
+    """Say where the lesson stands on the decoder's ladder; where its step makes no decoder faster, why."""
+    text, climbed = way.place("04b", here.store), way.ladder(here.store)
+    mine = climbed[climbed["lesson"].str.startswith("04b")]
+    after = climbed[climbed["number"] > mine["number"].max()] if len(mine) else climbed[:0]
+    if len(mine) and mine["tok_s"].iloc[-1] < 1.05 * mine["before"].iloc[-1]:
+        text += "\n\nWhy is the decoder no faster with faster products? A token takes about fifty kernels a "
+        text += "layer there, and each launch has its start and finish, however few bytes it reads. [Lesson "
+        text += "08](08_decoder.ipynb) makes five kernels of them"
+        text += f": {after['tok_s'].iloc[0]:,.0f} tokens a second." if len(after) else "."
+    display.say(text)
 
 
 def takeaway(gpu: str, afford: float, shown: Rows, large: Any, big: Rows, weight: float) -> None:

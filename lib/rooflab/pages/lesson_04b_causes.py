@@ -8,9 +8,10 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.view import display
 from rooflab.view.diagram.reading import part_of
-from rooflab.words import listed, times
+from rooflab.words import listed
 
 _BARRIER = 0.1  # cycles an instruction at barriers, from which on they are said
+_NEAR = 0.7  # share of the issue slots in use, from which on they are taken for a near limit
 
 
 def labelled(rows: Rows) -> Rows:
@@ -59,7 +60,21 @@ def brings(
         text += f" **Tuned** for this matrix ({_macros(row['options'], rungs[two - 1])}) it "
         text += f"reaches {row['gb_s']:,.0f} GB/s"
         text += f" and spends {seen['each'][row['impl']]:.1f}." if row["impl"] in seen.index else "."
+        text += _more_tiles(seen, row, after["impl"], rungs[two - 1])
     display.say(text)
+
+
+def _more_tiles(seen: Rows, tuned: Any, plain: str, rung: Any) -> str:
+    """Why a tuned rung of more tiles a warp spends fewer instructions than the one as it stands, `plain`."""
+    tiles = dict(part.split("=") for part in str(tuned["options"]).split() if "=" in part).get("tiles")
+    if tiles is None or not {tuned["impl"], plain} <= set(seen.index):
+        return ""
+    if not (int(tiles) > rung.defines["TILES"] and seen["each"][tuned["impl"]] < seen["each"][plain]):
+        return ""
+    return (
+        " With more `TILES` a warp has more rows for the work that it does once a group: reading x and "
+        "adding it up."
+    )
 
 
 def _cause(was: Any, now: Any, two: int, rungs: Any) -> str:
@@ -71,32 +86,52 @@ def _cause(was: Any, now: Any, two: int, rungs: Any) -> str:
     met = bool(max(row["stall_barrier"] for row in (was, now)) > _BARRIER)
     told = f"a warp waits for memory {'or at a barrier ' * met}{waits:.1f} cycles an instruction instead of "
     told += f"{waited:.1f}"
+    used = f"the schedulers use {now['issue_active']:.0%} of their slots instead of {was['issue_active']:.0%}"
     if display.level(was, now):
         if not fewer > 1:
             return ""
-        text = " Fewer instructions save no time here"
+        text = f" Fewer instructions save no time here: {used}"
         if not waits > waited:
             return f"{text}."
-        return (
-            f"{text}: {told}, and the schedulers use {now['issue_active']:.0%} of their slots instead of "
-            f"{was['issue_active']:.0%}."
-        )
+        text += f", and {told} (partly because the same waiting falls on fewer instructions)"
+        if was["issue_active"] > _NEAR:
+            text += ". So the rung before was near two limits at once, slots and the latency of memory. This "
+            return f"{text}one moves away from the first, and the second keeps the time."
+        return f"{text}."
     if faster < 1:
         return f" On this matrix that is slower.{_less_in_flight(was, now, two, rungs)}"
-    both = f"{times(faster)} times as fast with {times(fewer)} times fewer instructions"
-    if was["issue_active"] > 0.7 and abs(faster / fewer - 1) < 0.05:
+    both = f"{faster:.2f} times as fast with {fewer:.2f} times fewer instructions"
+    if was["issue_active"] > _NEAR and abs(faster - fewer) <= 0.25 * (fewer - 1):
         return (
-            f" Time falls as the instructions do: rung {two} is {both}. Issue slots were the limit, "
-            f"{was['issue_active']:.0%} of them used before and {now['issue_active']:.0%} after."
+            f" Time falls as the instructions do: rung {two} is {both}, and the schedulers use about the "
+            f"same share of their slots, {was['issue_active']:.0%} before and {now['issue_active']:.0%} "
+            "after. So issue slots limited the rung before."
+            if abs(was["issue_active"] - now["issue_active"]) < 0.05
+            else f" Time falls as the instructions do: rung {two} is {both}."
         )
     if faster > fewer and waits < waited:
-        return f" Shorter waits explain more of that than fewer instructions: {told}."
+        text = f" Fewer instructions alone do not explain that: it is {both}. Waits are shorter, too: {told}."
+        busy = (was.get("stall_math_pipe_throttle", 0.0), now.get("stall_math_pipe_throttle", 0.0))
+        if busy[1] > busy[0] + 0.5:
+            text += f" Those for a busy unit grow, from {busy[0]:.1f} to {busy[1]:.1f}."
+        return text + _two_changes(two, rungs)
     if fewer > faster and now["slots"] < now["bytes_us"]:
         return (
             f" It is {both}. Issuing them takes {now['slots']:.0f} µs, and the bytes at the read roof "
             f"{now['bytes_us']:.0f} µs: memory is now the nearer limit."
         )
     return ""
+
+
+def _two_changes(two: int, rungs: Any) -> str:
+    """That rung `two` changes the rows of a warp and the parts of k at once, where it does."""
+    before, after = (part_of(rungs[k - 1]) for k in (two - 1, two))
+    if before.rows == after.rows or before.k_warps == after.k_warps:
+        return ""
+    return (
+        f" Two things change in this step, {before.rows} → {after.rows} rows a warp and k dealt to "
+        f"{before.k_warps} → {after.k_warps} warps. The record does not tell what each brings."
+    )
 
 
 def _waited(row: Any) -> float:
@@ -139,10 +174,12 @@ def limit_of_each_rung(gpu: str, spent: Rows, rungs: Any, afford: float) -> None
         under = [rung.name for rung in (*rungs[:5], *rungs[6:9]) if rung.name in seen.index]
         under = [name for name in under if seen["each"][name] <= afford]
         if under:
-            busy, numbers = seen["dram_pct"][under], [name.partition("_")[0] for name in under]
+            numbers = [name.partition("_")[0] for name in under]
+            forms = [name for name in seen.index if name.removesuffix(" (tuned)") in under]
+            busy = seen["dram_pct"][forms]
             text += f"- **Rung{'s' * (len(under) > 1)} {listed(numbers)}** issue{'s' * (len(under) == 1)} in "
             text += f"less time than the bytes take: memory is the nearer limit, and is {busy.min():.0f} to "
-            text += f"{busy.max():.0f}% busy."
+            text += f"{busy.max():.0f}% busy{', tuned or not' * (len(forms) > len(under))}."
     display.say(text.strip())
 
 

@@ -15,6 +15,8 @@ from rooflab.pages.lesson_04c_large import free_up_to
 from rooflab.pages.lesson_04c_large import growth_by_batch as growth_by_batch
 from rooflab.pages.lesson_04c_large import large_batches as large_batches
 from rooflab.pages.lesson_04c_large import large_batches_explained as large_batches_explained
+from rooflab.pages.lesson_04c_picks import picks_in_numbers as picks_in_numbers
+from rooflab.pages.lesson_04c_picks import where_time_steps as where_time_steps
 from rooflab.pages.lesson_04c_rungs import rung_by_batch as rung_by_batch
 from rooflab.pages.lesson_04c_rungs import worth_for_one as worth_for_one
 from rooflab.pages.lesson_04c_stops import bound_us, crossing
@@ -35,13 +37,13 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     us = ours.set_index("batch")["median_us"]
     gain = (theirs.drop_duplicates("batch").set_index("batch")["median_us"] / us).dropna()
     last, gpu = us.index[-1], here.run["gpu"]
-    answer = (
-        f"A kernel that reads each weight once for all tokens takes {us[last] / us.iloc[0]:.1f} "
-        "times as long for "
-    )
-    answer += f"{last} tokens as for {us.index[0]} on the {gpu}"
+    picked = [str(ours["impl"].iloc[at]).partition("_")[0] for at in (0, -1)]
+    answer = f"For {drawn[0]:,} × {drawn[1]:,} weights on the {gpu}, each read once for all, {last} tokens "
+    answer += f"take {us[last] / us.iloc[0]:.1f} times as long as {us.index[0]}"
+    if picked[0] != picked[1]:
+        answer += f", with the kernel that suits each (rungs {picked[1]} and {picked[0]})"
     if len(gain):
-        answer += f"; INT4 is {display.speed(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
+        answer += f". There INT4 is {display.speed(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
         answer += f"{display.speed(gain.iloc[-1])} at {gain.index[-1]}"
     answer += f". {_stops(_gains(here, shapes, batches))}"
     able = (
@@ -125,17 +127,26 @@ def bounds_by_batch(
     """
     title = f"The bounds of {drawn[0]:,} × {drawn[1]:,} by the number of tokens"
     fig, ax = plot.figure("tokens", "µs at least", title, xlog=True, ylog=True, height=2.9)
+    tokens = sorted({*batches, *(2**power for power in range(batches[-1].bit_length(), 10))})
     for label, format in (("INT4", "int4_g128"), ("FP16", "fp16")):
-        least = [bound_us(*drawn, batch, format, read_roof, peak) for batch in batches]
-        plot.series(ax, batches, least, label=f"{label} bound")
+        least = [bound_us(*drawn, batch, format, read_roof, peak) for batch in tokens]
+        plot.series(ax, tokens, least, label=f"{label} bound")
+        meets = crossing(format, read_roof, peak) if peak else None
+        if meets and tokens[0] < meets < tokens[-1]:
+            at = (meets, bound_us(*drawn, round(meets), format, read_roof, peak))
+            ax.plot(*at, "o", color=plot.ROOF_COLOUR, markersize=6, zorder=5)
+            ax.annotate(
+                f"{meets:.0f}", at, (-3, 5), textcoords="offset points", ha="right", fontweight="bold"
+            )
     if peak:
-        math = [roofline.gemm_flops(batch, *drawn) / peak / 1e6 for batch in batches]
-        plot.series(ax, batches, math, label="operations, either format")
-    ax.set_xticks(batches, [str(batch) for batch in batches])
+        math = [roofline.gemm_flops(batch, *drawn) / peak / 1e6 for batch in tokens]
+        plot.series(ax, tokens, math, label="operations, either format")
+    ticks = [batch for batch in tokens if batch.bit_count() == 1]
+    ax.set_xticks(ticks, [str(batch) for batch in ticks])
     plot.round_ticks(ax)
     plot.label_ends(ax)
     said = f"{title}, by the roofs measured on {gpu}: flat where the bytes take longer, rising where the "
-    plot.show(fig, said + "operations do.")
+    plot.show(fig, said + "operations do. A dot marks the number of tokens at which both are equal.")
     names = {"batch": "Batch", "math": "Operations (µs)"}
     names |= {"ours": "INT4 (µs)", "fp16": "FP16 (µs)", "gain": "Possible gain"}
     some = [b for b in batches if b.bit_count() == 1]  # powers of two
@@ -210,10 +221,17 @@ def read_once_explained(wide: Rows, gpu: str, rungs: Any) -> None:
     text += f", and tensor cores are {display.speed(once[last] / ours)} again" if ours == ours else ""
     text += ".** "
     if len(us) > 1:
-        text += "Rung 6 is built here for as many TOKENS as there are, so it reads all weights once at each "
-        text += f"number of them. From {us.index[0]} to {last} tokens its time "
+        text += (
+            "For each number of tokens timed here, rung 6 was built with as many `TOKENS`, so it reads all "
+        )
+        text += f"weights once. From {us.index[0]} to {last} tokens its time "
         text += display.change(us.iloc[-1] / us.iloc[0])
-        text += ": the added arithmetic takes it, as predicted." if us.iloc[-1] > 1.2 * us.iloc[0] else "."
+        text += (
+            ". That agrees with the prediction that the added arithmetic takes it; its instructions "
+            "were not counted."
+            if us.iloc[-1] > 1.2 * us.iloc[0]
+            else "."
+        )
     display.say(text.strip())
 
 
@@ -315,7 +333,9 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
             each = [ahead.get((n, k, b)) for n, k in shapes]
             table[f"b{b}"] = ["no peer" if one is None else f"{one:.2f}" for one in each]
         names = {"shape": "n × k"} | {f"b{b}": f"batch {b}" for b in some}
-        display.table(table, names, {}, "How many times as fast as the fastest peer", True)
+        display.table(
+            table, names, {}, "How many times as fast as the fastest peer, at some of the batches", True
+        )
 
 
 def states_compared(here: Lab, gpu: str) -> None:
@@ -338,7 +358,8 @@ def takeaway(here: Lab, batches: list[Any], shapes: list[Any], times: Rows, tabl
         read, peak = (here.roof[name].value for name in ("dram_read", "fp16_tensor"))
         text += f", from {crossing('int4_g128', read, peak):.0f} tokens on"
     if {1, free} <= set(ours.dropna().index) and free > 1:
-        text += f"; measured, {free} take {ours[free] / ours[1]:.2f} times as long as one"
+        text += f"; measured, {free} take {ours[free] / ours[1]:.2f} times as long as one at "
+        text += f"{drawn[0]:,} × {drawn[1]:,}"
     text += ".\n"
     text += "- CUDA cores multiply only a few tokens in that time. More need tensor cores, an x that warps "
     text += "share, and copies that run ahead.\n"

@@ -66,8 +66,11 @@ def gap_explained(seen: Rows) -> None:
         text += f"{unit} the busiest unit, {busiest:.0f}% of the time.** "
         if busiest < 80:
             text += "A likely reason: weights must arrive before they are unpacked, and be "
-            text += f"unpacked before they are multiplied. An SM holds {many['occupancy_pct']:.0f}% of the "
-            text += "warps that it could hold, so few others fill the gaps. "
+            text += f"unpacked before they are multiplied. At batch {many['batch']} an "
+            text += (
+                f"SM holds {many['occupancy_pct']:.0f}% of the warps that it could hold, so few others fill "
+            )
+            text += "the gaps. "
         if many["dram_pct"] < few["dram_pct"]:
             text += "With more tokens x takes shared memory away from weights in flight."
     display.say(text.strip())

@@ -87,7 +87,11 @@ def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab) -
     text += (
         f"Our fastest product, {top['shape']} with {top['batch']} tokens, reaches {top['rate']:.0f} TFLOP/s"
     )
-    text += f", {beyond['rate'].max() / peak:.0%} of the measured peak." if peak and source is here else "."
+    text += (
+        f", {beyond['rate'].max() / peak:.0%} of the peak that [lesson 01b](01b_roofs.ipynb) measured."
+        if peak and source is here
+        else "."
+    )
     display.say(text)
     lines = []
     for row in beyond.rename(columns={"FP16 cuBLAS": "fp16", "two-op": "unpacked"}).itertuples():

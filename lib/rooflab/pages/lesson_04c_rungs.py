@@ -63,7 +63,7 @@ def worth_for_one(here: Lab, drawn: Any, *numbers: int) -> None:
         text += (
             ", and its warps hardly wait at barriers. " if eleven["barrier"] < ten["barrier"] / 2 else ". "
         )
-    display.say(f"{text}For more tokens see which rung was the fastest in tuning:")
+    display.say(f"{text}Which rung is the fastest for more tokens, the tuning tells:")
 
 
 def _counted(here: Lab, cases: list[Any]) -> Rows:
@@ -108,7 +108,8 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
         for row in picks.values()
     ]
     starts = sorted({batch for batch in many if batch is not None})
-    text = "The **dispatcher** looks this up. "
+    text = "The **dispatcher** looks this up"
+    text += ": the rung changes with the shape and the number of tokens. " if len(ladder) > 1 else ". "
     if starts and None not in many:
         span = f"{starts[0]}" + (f" to {starts[-1]}" if len(starts) > 1 else "")
         text += f"From {span} tokens on, by shape, rungs 10 and 11 with their `wgmma` are the fastest."

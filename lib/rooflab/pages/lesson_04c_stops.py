@@ -89,20 +89,18 @@ def _line(row: Any, source: Lab, names: dict[str, Any]) -> str:
     steps = steps_of_an_sm(*names[row.shape], row.batch, source)
     if row.ours > 1.5 * row.fp16 and steps:
         text += (
-            f" A likely reason: an SM has only {steps:.0f} slots of its ring to multiply, so that filling "
+            f" A likely reason: an SM multiplies only {steps:.0f} times {GROUP} columns of k, so that "
+            "filling its ring and adding up the parts weigh much. Nothing was counted beyond 64 tokens, so "
+            "this is not proven."
         )
-        text += (
-            "the ring and adding up the parts weigh much. Nothing was counted beyond 64 tokens, so this is "
-        )
-        text += "not proven."
     elif row.gain > 1 and row.possible < 1.02:
         text += " Both do the same operations, and ours comes nearer to the tensor cores' peak"
-        text += f": an SM has {steps:.0f} slots to multiply." if steps else "."
+        text += f". An SM multiplies {steps:.0f} times {GROUP} columns of k here." if steps else "."
     return text
 
 
 def steps_of_an_sm(n: int, k: int, batch: int, source: Lab) -> float | None:
-    """Slots of k that an SM multiplies in the dispatcher's choice, or None for a rung without such tiles."""
+    """Groups of k that an SM multiplies in the dispatcher's choice, or None for a rung without such tiles."""
     case = study.chosen(n, k, batch, source.sized)
     if case.impl not in _RUNGS_OF_TILES:
         return None

@@ -295,7 +295,8 @@ def test_the_gate_s_limit_tells_right_kernels_from_the_planted_faults(h200):
     rows = lesson_06c_limits.beside_torch(h200, 4096).set_index("impl")
     share = rows["error"] / rows["error_budget"]
     page = said("06c_trust.ipynb")
-    assert f"with 4,096 tokens it uses {share['3_half2']:.0%} of the gate's limit" in page
+    assert share["3_half2"] <= 1 and f"3_half2 errs by {1e3 * rows['error']['3_half2']:.1f} ‰" in page
+    assert f"does so errs by {1e3 * rows['error_budget']['3_half2'] / 2:.1f} ‰" in page
     assert f"{(share <= 1).sum()} of {share.count()} kernels keep the limit of their format" in page
     faults = lesson_06c_faults.errors().set_index("fault")
     assert faults.loc[lesson_06c_faults.RIGHT, "gate"] <= 0.5 and (faults["gate"].iloc[1:] > 1).all()

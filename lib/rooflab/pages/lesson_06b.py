@@ -17,14 +17,16 @@ from rooflab.pages.lesson_06b_occupancy import NEAR as NEAR
 from rooflab.pages.lesson_06b_occupancy import blocks_an_sm as blocks_an_sm
 from rooflab.pages.lesson_06b_occupancy import busiest_by_width as busiest_by_width
 from rooflab.pages.lesson_06b_occupancy import counted_on_gemma as counted_on_gemma
+from rooflab.pages.lesson_06b_pace import drawing_tested as drawing_tested
+from rooflab.pages.lesson_06b_pace import pace_of_the_drawing as pace_of_the_drawing
+from rooflab.pages.lesson_06b_pace import ring_ahead as ring_ahead
 from rooflab.pages.lesson_06b_peers import peers_words
-from rooflab.pages.lesson_06b_rungs import changes as changes
 from rooflab.pages.lesson_06b_rungs import largest_step
 from rooflab.pages.lesson_06b_rungs import rungs_of_the_page as rungs_of_the_page
+from rooflab.pages.lesson_06b_rungs import small_steps as small_steps
 from rooflab.pages.lesson_06b_rungs import worth as worth
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display, explorer, page, plot
-from rooflab.view.diagram.over_time import Lengths
 from rooflab.words import listed
 
 
@@ -86,33 +88,6 @@ def registers_of_outputs(width: int) -> diagram.Drawing:
 def slices_at_work(width: int) -> diagram.Drawing:
     """How rung 8's warps share a tile of keys."""
     return diagram.partial_scores(width)
-
-
-def pace_of_the_drawing(takes: Lengths) -> None:
-    """Say which of a tile's steps sets the pace where the softmax runs beside products."""
-    copies, products = 2 * takes.copy, 2 * takes.product
-    text = f"By this arithmetic a tile's two copies take {copies:.2f} µs and its two products {products:.2f}"
-    if copies > products:
-        text += (
-            ". The softmax is out of the way; now the tensor cores wait for *copies*, the gaps of the upper "
-        )
-        text += "half. A block with more queries would need fewer bytes for each product."
-    else:
-        text += ": the tensor cores set the pace."
-    display.say(text)
-
-
-def ring_ahead(takes: Lengths) -> diagram.Drawing:
-    """The ring with a producer that is ahead of its consumers: where copies are slower than products, drawn
-    as if they took half as long.
-    """
-    if takes.copy <= takes.product:
-        return diagram.ring(takes)
-    display.say(
-        "Drawn as if copies took half as long: the producer fills slots ahead of the consumers, and then "
-        "waits until they have released one."
-    )
-    return diagram.ring(takes._replace(copy=takes.copy / 2))
 
 
 def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
@@ -242,7 +217,9 @@ def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
         own, peers = group[group["kind"] == "own"], group[group["kind"] == "peer"]
         if len(own):
             best, peer = own.iloc[0], (peers.iloc[0] if len(peers) else None)
-            facts = [label, grouped, best["seq"], best["impl"], best["tflop_s"]]
+            alike = own[own["median_us"] <= crossover.LEVEL * best["median_us"]].drop_duplicates("impl")
+            also = listed(name.partition("_")[0] for name in alike["impl"].iloc[1:])
+            facts = [label, grouped, best["seq"], best["impl"], also, best["tflop_s"]]
             facts += (
                 [peer["impl"].removeprefix("torch."), peer["tflop_s"]] if peer is not None else ["", None]
             )
@@ -250,10 +227,15 @@ def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
             if peer is not None:
                 ahead = 1 if best["median_us"] < peer["median_us"] else -1
                 races.append(0 if display.level(best, peer) else ahead)
-    names = ["shape", "grouped", "seq", "impl", "tflop_s", "peer", "theirs"]
+    names = ["shape", "grouped", "seq", "impl", "also", "tflop_s", "peer", "theirs"]
     table = pd.DataFrame(table, columns=names).sort_values(["grouped", "shape"])
     names = {"shape": "Shape", "grouped": "Heads", "seq": "Queries", "impl": "Fastest rung"}
-    names |= {"tflop_s": "TFLOP/s", "peer": "Peer", "theirs": "Its TFLOP/s"}
+    names |= {
+        "also": f"Level with it, within {crossover.LEVEL - 1:.0%}: rungs",
+        "tflop_s": "TFLOP/s",
+        "peer": "Peer",
+        "theirs": "Its TFLOP/s",
+    }
     forms = dict.fromkeys(("tflop_s", "theirs"), "{:,.0f}")
     does = pd.DataFrame({"rung": [r.name for r in ladder]})
     widths = (16, 64, 80, 96, 112, 128, 256, 512)
@@ -301,7 +283,8 @@ def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
         if each != width and len(found):
             first.setdefault(found.loc[found["median_us"].idxmin(), "impl"], []).append(each)
     for name, widths in first.items():
-        text += f"- At {listed(widths)} wide the fastest rung is {name}.{largest_step(here, name)}\n"
+        text += f"- At {listed(widths)} wide, causal and without a window, the fastest rung is {name}."
+        text += f"{largest_step(here, name)}\n"
     display.say(text + "- Every shape has a rung without Hopper's instructions, too.")
 
 

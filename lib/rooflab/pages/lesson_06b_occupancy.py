@@ -97,7 +97,8 @@ def _verdict(counted: Any) -> str:
         waits = {why: counted.get(f"stall_{name}", float("nan")) for name, why in _WAITS.items()}
         longest = max(waits, key=lambda why: waits[why] if waits[why] == waits[why] else 0.0)
         return words + (
-            f", of what is counted longest for {longest} ({waits[longest]:.1f} cycles an instruction)."
+            f". Of the waits that are counted the longest is for {longest}: {waits[longest]:.1f} cycles for "
+            "each instruction of a warp."
             if waits[longest] == waits[longest]
             else "."
         )
@@ -152,7 +153,7 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     budget = analysis.budgets(pd.concat([plain, others]), (256, width))
     budget["kib"] = budget["shared"] / 1024
     title = "Occupancy against speed"
-    fig, ax = plot.figure("occupancy (% of an SM's 64 warps)", "TFLOP/s", title, ylog=True, height=3.0)
+    fig, ax = plot.figure("occupancy (% of an SM's 64 warps)", "TFLOP/s", title, ylog=True, height=3.4)
     ends = []
     for k, (each, group) in enumerate(budget.groupby("head_dim")):
         colour, marker = plot.COLOURS[k], plot.MARKERS[k]
@@ -164,9 +165,10 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
         fast, full = (group.loc[group[name].idxmax()] for name in ("tflop_s", "occupancy"))
         for row, words in ((fast, f"{each} wide: {fast['impl']}"), (full, full["impl"])):
             at = (100 * row["occupancy"], row["tflop_s"])
-            above = 7 if k == 0 else -13
+            beside, above = ("left", 0) if row is fast else ("right", 7 if k == 0 else -13)
             words_at = {"textcoords": "offset points", "fontsize": 8.5, "color": colour}
-            ax.annotate(words, at, (6, above), ha="left" if row is fast else "right", **words_at)
+            va = "center" if row is fast else "baseline"  # right beside its own point
+            ax.annotate(words, at, (8 if row is fast else 6, above), ha=beside, va=va, **words_at)
         two = [f"{r['impl']} {r['occupancy']:.0%} and {r['tflop_s']:,.0f} TFLOP/s" for r in (fast, full)]
         ends.append(f"{each} wide, {' against '.join(two)}")
     ax.set_xlim(0, min(100, 120 * budget["occupancy"].max()))

@@ -19,5 +19,5 @@ def peers_words(here: Lab, own: Rows, peer: Rows) -> str:
     """How the rung of a row compares with the fastest library of a recording, and what is published of it."""
     who = f"the fastest library recorded, {peer['impl']} ({peer['tflop_s']:,.0f} TFLOP/s"
     other = published(here, peer)
-    who += f"; {other:,.0f} published by others)" if other == other else ")"
+    who += f"; {other:,.0f} published by others, whose clock includes the launch)" if other == other else ")"
     return f"it {display.against(own, peer)} {who}"

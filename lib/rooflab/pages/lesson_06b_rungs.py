@@ -10,22 +10,27 @@ from rooflab.pages import Rows
 from rooflab.studies import attention as study
 from rooflab.view import display
 
-_FIRST = 8  # of this page's rungs
+# The page's sections in their order: rungs, on which each builds, and the question that it answers.
+_SECTIONS = (
+    (("8_head_dim_slices",), "7", "How can warps share a head's columns?"),
+    (("13_mbarrier_ring",), "8", "How can warps stop waiting for all others?"),
+    (("9_wgmma",), "7", "How can products run beside the softmax?"),
+    (("10_paired_warpgroups", "12_warp_specialised"), "8, 9", "How do Hopper's products do 512 columns?"),
+    (("11_tma", "14_pack_gqa", "15_warp_vote", "16_wide_stores"), "9", "What more helps up to 256 columns?"),
+)
 
 
 def rungs_of_the_page() -> None:
-    """Show which of this page's rungs do which width, by the instructions that they need."""
+    """Show the page's sections in their order: rungs, question, what they build on, widths, GPUs."""
     lines = []
-    for what, needs in (("any GPU, compute capability 8.0 or later", False), ("Hopper", True)):
-        cells = []
-        for widths in ((64, 128, 256), (512,)):
-            able = {name for width in widths for name in study.rungs_for(width)}
-            numbers = [int(name.partition("_")[0]) for name in able if (name in op.HOPPER) == needs]
-            cells.append(", ".join(str(number) for number in sorted(numbers) if number >= _FIRST))
-        lines.append((what, *cells))
-    names = ("Runs on", "64 to 256 wide", "512 wide")
-    table = pd.DataFrame(lines, columns=list(names))
-    display.table(table, dict(zip(names, names, strict=True)), {}, "The rungs of this page, by number")
+    for names, built_on, question in _SECTIONS:
+        widths = [width for width in study.WIDTHS if set(names) & set(study.rungs_for(width))]
+        where = "Hopper" if names[0] in op.HOPPER else "any GPU from 8.0 on"
+        numbers = ", ".join(name.partition("_")[0] for name in names)
+        lines.append((numbers, question, built_on, ", ".join(map(str, widths)), where))
+    heads = ("Rungs", "Question", "Built on", "Widths", "Runs on")
+    table = pd.DataFrame(lines, columns=list(heads))
+    display.table(table, dict(zip(heads, heads, strict=True)), {}, "The rungs of this page, in its order")
 
 
 def _gains(every: Rows, before: str, after: str) -> pd.DataFrame:
@@ -55,55 +60,77 @@ def worth(every: Rows, gpu: str, first: str, second: str) -> None:
     display.say(f"{text}.")
 
 
-# What each later rung changes, and the rung that it is held against.
-_CHANGES = {
-    "11_tma": (
-        "9_wgmma",
-        "One thread tells the TMA unit what to copy, instead of a warpgroup that computes addresses. There "
-        "are as many blocks as SMs; each fetches its next queries' tiles while it finishes the last ones.",
-    ),
-    "14_pack_gqa": (
-        "11_tma",
-        "Any group of heads that share keys fills a block's rows (*PackGQA*). Rung 11 packs 2, 4 or 8 "
-        "heads, but not the 7 of a model with 28 query heads on 4: here 7 heads of 18 queries fill 126 of "
-        "128 rows.",
-    ),
-    "15_warp_vote": (
-        "14_pack_gqa",
-        "Fewer shuffles for the largest score: softmax may subtract any earlier maximum, as long as no "
-        "exponential leaves FP16's range, so the warp votes whether any score does.",
-    ),
-    "16_wide_stores": (
-        "15_warp_vote",
-        "Outputs are stored 16 bytes at a time instead of 4: four neighbouring threads trade their columns "
-        "first.",
-    ),
+# The rung that each later one is held against.
+_BEFORE = {
+    "11_tma": "9_wgmma",
+    "14_pack_gqa": "11_tma",
+    "15_warp_vote": "14_pack_gqa",
+    "16_wide_stores": "15_warp_vote",
+}
+# What small steps change.
+_SMALL = {
+    "14_pack_gqa": """\
+Rung 11 packs 8, 4 or 2 heads, because its block's rows must divide evenly; of a group of 7 \
+it packs none. Here any group fits: 7 heads of 18 queries fill 126 of 128 rows.""",
+    "15_warp_vote": """\
+A row's scores lie in four lanes. To find their largest takes two *shuffles*, by which lanes \
+read each other's registers, the second waiting for the first. Softmax may subtract any earlier largest \
+score instead, here `base`: a weight then exceeds 1, and FP16 holds it up to 65,504. So the lanes exchange \
+scores only where one of the warp found a score more than 8 above its base, a weight above 2^8.
+
+```text
+rung 14, each row and tile:                     rung 15:
+    top = largest of my scores                      top = largest of my scores
+    top = largest of the four lanes' tops           if a lane of the warp has top > base + 8:
+    if top > base + 8:                                  top = largest of the four lanes' tops
+        rescale O and row_sum; base = top               where top > base + 8:
+    P = exp2(S - base)                                      rescale O and row_sum; base = top
+                                                    P = exp2(S - base)
+```""",
+    "16_wide_stores": """\
+A wgmma leaves a lane two neighbouring columns of every eight. Stored as they are, 4 bytes \
+at a time, a warp's store touches eight rows for 16 bytes each, half of a 32-byte sector. So the four lanes \
+that hold a row trade columns first:
+
+```text
+for each 32 columns of a row; lane = 0 to 3 of the four that hold it:
+    pair[b] = O[8 b + 2 lane], O[8 b + 2 lane + 1]     # b = 0 to 3
+    transpose: lane i gets pair[i] of all four         # four shuffles
+    store O[8 lane] to O[8 lane + 7]                   # 16 bytes at once
+```
+
+Where a prompt or its window is short, blocks finish their queries often and the stores count.""",
 }
 
 
-def changes(every: Rows, *names: str) -> None:
-    """Say what rungs change, and what that is worth, as a list."""
-    lines = []
-    for name in names:
-        before, change = _CHANGES[name]
-        gain, other = _gains(every, before, name)["gain"], before.partition("_")[0]
-        text = f"- **Rung {name.partition('_')[0]}** ([source](../kernels/attention/{name}.cu)). {change} "
+def small_steps(every: Rows) -> None:
+    """Say what the rungs after rung 11 are worth, one over the other, and, folded, what they change."""
+    parts, said = [], []
+    for name, change in _SMALL.items():
+        gain, before = _gains(every, _BEFORE[name], name)["gain"], _BEFORE[name].partition("_")[0]
+        number = name.partition("_")[0]
+        text = f"**Rung {number}** ([source](../kernels/attention/{name}.cu)). {change}"
         if len(gain):
-            text += f"*Worth {gain.median():.2f} times the speed of rung {other}"
-            text += f", {gain.min():.2f} to {gain.max():.2f} on {len(gain)} shapes" if len(gain) > 1 else ""
-            text += ".*"
-        lines.append(text.strip())
-    display.say("\n".join(lines))
+            said.append(f"{gain.median():.2f} for rung {number}")
+            worth = f"*Worth {gain.median():.2f} times the speed of rung {before}"
+            worth += f", {gain.min():.2f} to {gain.max():.2f} on {len(gain)} shapes" if len(gain) > 1 else ""
+            text += f"\n\n{worth}.*"
+        parts.append(text)
+    opened = "Three smaller steps follow. "
+    if said:
+        opened += f"Their worth over the rung before, at the median of all shapes: {', '.join(said)}. "
+    display.say(opened.strip())
+    display.fold_parts("Rungs 14, 15 and 16: what they change", parts)
 
 
 def largest_step(here: Lab, name: str) -> str:
     """Of the recorded steps that lead to a rung, the one that is worth the most."""
     every, worths = here.measure("attention", here.cases("attention")), dict[str, float]()
     step = name
-    while step in _CHANGES:
-        gain = _gains(every, _CHANGES[step][0], step)["gain"]
+    while step in _BEFORE:
+        gain = _gains(every, _BEFORE[step], step)["gain"]
         worths |= {step: gain.median()} if len(gain) else {}
-        step = _CHANGES[step][0]
+        step = _BEFORE[step]
     if len(worths) < 2:
         return ""
     most = max(worths, key=lambda each: worths[each])

@@ -9,12 +9,13 @@ import pandas as pd
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_06c_faults import planted_faults as planted_faults
-from rooflab.pages.lesson_06c_limits import HALF, beside_torch
+from rooflab.pages.lesson_06c_limits import HALF, errors_chart
 from rooflab.pages.lesson_06c_limits import all_of as _all_of
-from rooflab.pages.lesson_06c_limits import errors_beside_torch as errors_beside_torch
+from rooflab.pages.lesson_06c_limits import beside_torch as beside_torch
 from rooflab.pages.lesson_06c_limits import nearer_than_torch as nearer_than_torch
 from rooflab.pages.lesson_06c_limits import rounding_errors as rounding_errors
 from rooflab.pages.lesson_06c_limits import rounding_held as rounding_held
+from rooflab.pages.lesson_06c_limits import scores_tested as scores_tested
 from rooflab.pages.lesson_06c_memory import memory as memory
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
@@ -23,27 +24,57 @@ from rooflab.view import display, explorer, plot
 # One rung of each order of additions, of those that run fast.
 KINDS = ("1_scalar", "7_mma_32_rows", "12_warp_specialised", "13_mbarrier_ring", "16_wide_stores")
 _LEAST = 2.0  # times rounding alone: twice a computation whose only rounding is that of its output
+ABLE = (
+    "tell a wrong kernel from one that only rounds in another order",
+    "set a tolerance from the arithmetic and not from taste",
+    "test a kernel on extreme inputs: large scores, NaN, rows that see no key",
+)
 
 
-def opening(here: Lab, found: Rows, seq: int) -> Opening:
-    """The first screen: each kernel's error over that of rounding alone, at the worst of its shapes, and what
-    the gate says of the least exact kernel, at a prompt of `seq` tokens.
+def opening(here: Lab, some: Rows, seq: int) -> Opening:
+    """The first screen: each kernel's error and the gate's limit for it, at `seq` tokens (`some`),
+    and what the gate says of the least exact kernel.
+    """
+    answer = "Judge an error by that of a plain computation with the same roundings."
+    chart = errors_chart(some, seq, here.run["gpu"])
+    once = some.dropna(subset=["error"]).set_index("impl")
+    if len(once) < 2:
+        return answer, ABLE, chart
+    odd = str(once["error"].idxmax())
+    rest = once.drop(odd)
+    answer += f" With {seq:,} tokens {len(rest)} of {len(once)} kernels err by at most "
+    answer += f"{1e3 * rest['error'].max():.2f} ‰ of a row's largest output"
+    peers = rest[rest["kind"] == "peer"]["error"]
+    answer += f" (libraries: up to {1e3 * peers.max():.2f} ‰)" if len(peers) else ""
+    answer += f"; {odd} errs by {1e3 * once.loc[odd, 'error']:.1f} ‰"
+    return f"{answer}{_by_the_gate(once.loc[odd], rest)}.", ABLE, chart
+
+
+def _by_the_gate(row: Any, rest: Rows) -> str:
+    """What the gate says of the error of a row, which is larger than those of the `rest`; or nothing where
+    its limit is not recorded.
+    """
+    limit = float(row["error_budget"])
+    if not limit > 0:
+        return ""
+    if row["error"] > limit:
+        return f", and exceeds the gate's limit for its number format, {row['error'] / limit:.1f} times"
+    rule = f"uses {row['error'] / limit:.0%} of its limit by the gate, {1e3 * limit:.1f} ‰"
+    if row.name != "3_half2" or not limit > rest["error_budget"].max():
+        return f" and is right all the same: it {rule}"
+    return (
+        f" and is right all the same: it adds up scores in FP16, a plain computation that does so errs by "
+        f"{1e3 * limit / 2:.1f} ‰, and the gate, this course's check of every kernel, allows twice that"
+    )
+
+
+def over_rounding(found: Rows, gpu: str) -> None:
+    """Draw each kernel's error over that of rounding alone, on each of the source's shapes, and say which
+    is the largest.
     """
     over = _over_rounding(found)
-    odd, gpu = str(over.idxmax()), here.run["gpu"]
+    odd = str(over.idxmax())
     rest = over.drop(odd)
-    answer = "Compare an error with that of rounding the exact result to FP16. "
-    answer += f"On the source's {found['config'].nunique()} shapes {len(rest)} of {len(over)} kernels err "
-    answer += "by at most "
-    answer += f"{rest.max():.2f} times as much as rounding alone"
-    peers = over[[name for name in over.index if name in asks.SDPA]]
-    answer += f" (torch's own: up to {peers.max():.2f} times); " if len(peers) else "; "
-    answer += f"{odd} errs by {over[odd]:.2f} times as much{_by_the_gate(here, odd, seq)}."
-    able = (
-        "tell a wrong kernel from one that only rounds in another order",
-        "set a tolerance from the arithmetic and not from taste",
-        "test a kernel on extreme inputs: large scores, NaN, rows that see no key",
-    )
     title = "Error ÷ that of rounding alone"
     alike = _agreeing(found)
     fig, ax = plot.figure("times the error of rounding alone", title=title, height=1.0 + 0.42 * len(alike))
@@ -56,32 +87,24 @@ def opening(here: Lab, found: Rows, seq: int) -> Opening:
     ax.axvline(1.0, color="black", linewidth=1, linestyle="--", zorder=1)
     if over.max() > _LEAST:
         ax.axvline(_LEAST, color="black", linewidth=1, linestyle=":", zorder=1)
-        words = "the gate's rule, twice a plain\ncomputation, allows at least this"
-        ax.annotate(words, (_LEAST, 0), (5, 4), ("data", "axes fraction"), "offset points", fontsize=8)
     runs = found.groupby("impl")["config"].nunique()
     said = (
-        f"{title}, on {gpu}: a dot for each of the source's {found['config'].nunique()} shapes. Kernels of a "
+        f"{title}, on {gpu}: a dot for each of the source's {found['config'].nunique()} shapes. Kernels of "
     )
-    said += "line err alike on every shape that two of them run; a kernel runs "
+    said += "a line err alike on every shape that two of them run; a kernel runs "
     said += f"{runs.min()} to {runs.max()} of them. Dashed: rounding alone"
-    said += f"; dotted: {_LEAST:g} times" if over.max() > _LEAST else ""
-    said += "."
-    return answer, able, (fig, said)
-
-
-def _by_the_gate(here: Lab, impl: str, seq: int) -> str:
-    """What the gate says of a kernel's error at a prompt of `seq` tokens, or nothing where it has no row."""
-    rows = beside_torch(here, seq)
-    rows = rows[rows["impl"] == impl]
-    if rows.empty or not rows["error_budget"].iloc[0] > 0:
-        return ""
-    share = float(rows["error"].iloc[0] / rows["error_budget"].iloc[0])
-    if share > 1:
-        return f", and exceeds what the gate allows its number format, {share:.1f} times"
-    return (
-        f" and is right all the same: with {seq:,} tokens it uses {share:.0%} of the gate's limit for its "
-        "number format"
+    said += f"; dotted: {_LEAST:g} times, the least that the gate allows" if over.max() > _LEAST else ""
+    plot.show(fig, f"{said}.")
+    text = (
+        f"Each at its worst shape, {len(rest)} of {len(over)} kernels err by at most {rest.max():.2f} times "
     )
+    text += "as much as rounding alone"
+    peers = over[[name for name in over.index if name in asks.SDPA]]
+    text += f" (torch's own: up to {peers.max():.2f} times)" if len(peers) else ""
+    mine = found[found["impl"] == odd]
+    least = found.groupby("config")["rounding"].max()
+    worst = (mine.set_index("config")["worst_rms"] / least).idxmax()
+    display.say(f"{text}; {odd} errs by {over[odd]:.2f} times as much, on {worst}.")
 
 
 def _agreeing(found: Rows) -> list[tuple[list[str], pd.Series]]:
@@ -131,10 +154,18 @@ def units_explained(found: Rows) -> None:
         (
             "times rounding alone",
             "what a kernel adds to the cost of any FP16 output",
-            "headline and its chart",
+            "the source's shapes, planted faults",
         ),
-        ("‰ of the RMS", "the source's allowances are in it", "the source's test, large scores"),
-        ("‰ of a row's largest output", "the gate's limits are in it", "planted faults, beside torch"),
+        (
+            "‰ of the RMS",
+            "the source's allowances are in it",
+            "the source's test, planted faults, loud inputs",
+        ),
+        (
+            "‰ of a row's largest output",
+            "the gate's limits are in it",
+            "first chart, beside torch, faults' last column",
+        ),
     ]
     names = {"unit": "Unit", "why": "Why", "where": "Where"}
     display.table(pd.DataFrame(rows, columns=list(names)), names, {}, "The units of this page")

@@ -102,7 +102,7 @@ def planted_faults(recorded: Rows) -> None:
     table["passes"] = [listed(allowed[name] for name in allowed if row[name]) for _, row in found.iterrows()]
     names = {"what": "Fault", "error": "Largest error (‰ of the RMS)", "over": "÷ rounding alone"}
     table["gate"] = found["gate"]
-    names |= {"passes": "Kept within", "gate": "÷ the gate's limit"}
+    names |= {"passes": "Kept within", "gate": "÷ the gate's limit (both in ‰ of a row's largest output)"}
     caption = (
         f"Planted faults on the source's shape {SHAPE + 1}, computed here with random numbers of their own"
     )
@@ -127,11 +127,12 @@ def _by_the_gate(right: Any, wrong: pd.DataFrame) -> str:
     least = wrong.loc[wrong["gate"].idxmin()]
     missed = wrong[wrong["gate"] <= 1]
     text = "\n\n**The gate** allows twice the error of a plain computation in the kernel's own number "
-    text += f"format. The right kernel uses {right['gate']:.0%} of that; "
+    text += f"format. The kernel without a fault is such a computation and uses {right['gate']:.0%} of that; "
     text += f"it misses: {listed(FAULTS[fault] for fault in missed['fault'])}." if len(missed) else ""
     text += "" if len(missed) else f"the smallest fault exceeds it, {least['gate']:.1f} times."
     if least["gate"] > 1 and least["gate_sums"] > 1:
-        text += f" Even with scores added up in FP16, as in rung 3, it would: {least['gate_sums']:.1f} times."
+        text += " It exceeds rung 3's wider limit, that of scores added up in FP16, as well: "
+        text += f"{least['gate_sums']:.1f} times."
     return text
 
 
@@ -144,7 +145,7 @@ def _beside(recorded: Rows) -> str:
     if here.empty or worst["config"] == config or not here.iloc[0] < worst["over"]:
         return ""
     return (
-        f" {worst['impl']}, {worst['over']:.2f} times rounding at the top of this page, is that far off for "
+        f" {worst['impl']}, {worst['over']:.2f} times rounding in the chart above, is that far off for "
         f"{worst['config']}; on this shape it errs by {here.iloc[0]:.2f} times. Compare errors on one shape, "
         "and with the limit of one format."
     )

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rooflab import ops
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
+from rooflab.studies import attention_work
 from rooflab.view import display, plot
 from rooflab.words import listed
 
@@ -55,33 +57,52 @@ def all_of(who: list[str]) -> str:
 
 def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     """Show what rounding costs, by what is rounded, for heads of `width` over `keys` keys; the largest error
-    that is predicted for rungs 1 and 4, and for rung 3 with its scores' typical one, over the number.
+    that is predicted for rungs 1 and 4, over the number.
     """
-    products = max(1, width // 64)
-    scores = HALF * np.sqrt(products / 3)
     one = f"{1e3 * HALF:.2f}"
     rows = [("outputs rounded to FP16", HALF / np.sqrt(3), HALF, f"{one} at most, ÷ √3 on average")]
     why = f"{one} at most; ÷ √3 on average; errors of {keys:,} keys partly cancel: ÷ √{keys:,}"
     rows += [("weights rounded to FP16", HALF / np.sqrt(3 * keys), HALF, why)]
-    why = f"sums of size 1: {one} ÷ √3 for each addition, {products} of either sign: × √{products}"
-    rows += [(f"scores in FP16 sums of {products} products (rung 3)", scores, np.nan, why)]
+    why = f"{one} ÷ √3 a rounding of a number of size 1; × √{width} roundings; ÷ √{width}, a score's scale"
+    rows += [("scores added up in FP16 (rung 3)", HALF / np.sqrt(3), np.nan, why)]
     rows += [("scores, weights and sums in FP32", 2.0**-24, 2.0**-24, "FP32 keeps 24 bits")]
     guess = pd.DataFrame(rows, columns=["what", "typical", "largest", "why"])
     guess[["typical", "largest"]] *= 1e3
     names = {"what": "Rounded", "typical": "Typical (‰)", "largest": "Largest, about (‰)"}
     names |= {"why": "By"}
     forms = dict.fromkeys(("typical", "largest"), "{:.2g}")
-    display.table(guess, names, forms, f"Of the number itself; heads of {width}, {keys:,} keys")
-    return {"1_scalar": HALF, "4_mma": 2 * HALF, "3_half2": HALF + scores}
+    caption = f"Of the number itself, for scores absolute; heads of {width}, {keys:,} keys"
+    display.table(guess, names, forms, caption)
+    return {"1_scalar": HALF, "4_mma": 2 * HALF}
+
+
+def scores_tested(width: int = 128, tokens: int = 256) -> None:
+    """Add up scores of random inputs as rung 3 does, on the CPU, and say how far they are off beside what
+    the table predicts.
+    """
+    shape = study.shape_of(study.ladder(width, tokens)[0])
+    with ops.on("cpu"):
+        q, k, _ = attention_work.operands(shape)
+    query, keys = q[:, 0].astype(np.float32), k[:, 0].astype(np.float32)
+    exact = query.astype(float) @ keys.T.astype(float)
+    off = abs(attention_work._packed_scores(query, keys) - exact) / np.sqrt(width)
+    typical, largest = 1e3 * np.sqrt((off**2).mean()), 1e3 * off.max()
+    text = f"**Test** on the CPU, {off.size:,} scores of such inputs: typically off by {typical:.2f} ‰, "
+    text += f"predicted {1e3 * HALF / np.sqrt(3):.2f}. The largest error is {largest:.1f} ‰, "
+    text += f"{largest / typical:.0f} times the typical one: one input in 256 is four times as large as the "
+    display.say(f"{text}others, and a product of two such is rounded 16 times as coarsely.")
 
 
 def rounding_held(some: Rows, guess: dict[str, float]) -> None:
-    """Show whether the errors of rungs 1, 4 and 3 stay within those predicted and within the gate's limits,
-    and whether rung 3's is that of a plain computation in its format.
+    """Show whether the errors of rungs 1, 4 and 3 stay within those predicted, rung 3's by a plain
+    computation with its sums, and within the gate's limits.
     """
     rounds = {"1_scalar": "outputs", "4_mma": "outputs, weights"}
-    rounds |= {"3_half2": "outputs, sums of scores (of size 1)"}
+    rounds |= {"3_half2": "outputs, weights, sums of scores"}
     found = some.drop_duplicates("impl").set_index("impl")
+    packed = found["error_budget"].get("3_half2", np.nan)
+    if packed > _LEAST_LIMIT:  # else the limit is not twice what the plain computation errs by
+        guess = guess | {"3_half2": packed / 2}
     names = [name for name in guess if name in found.index]
     table = found.loc[names, ["error", "error_budget"]].reset_index(names="impl")
     table["rounds"], table["predicted"] = ([of[n] for n in names] for of in (rounds, guess))
@@ -98,24 +119,10 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     said = [f"the prediction holds for {listed(within['impl'])}"] if len(within) else []
     said += [f"{row['impl']} errs by {row['ratio']:.1f} times as much" for _, row in beyond.iterrows()]
     text = f"**Verdict on the predictions**: {'; '.join(said) or 'none was measured'}."
-    packed = table[(table["impl"] == "3_half2") & (table["held"] == "no")]
-    if len(packed):
-        text += _packed_explained(packed.iloc[0])
+    if "3_half2" in set(table["impl"]):
+        text += " Bits alone give no largest error for rung 3; predicted for it is that of the plain "
+        text += "computation which the gate takes, in float32 with the same FP16 sums, on the same inputs."
     display.say(f"{text}\n\n{_by_limit(some)}")
-
-
-def _packed_explained(row: Any) -> str:
-    """Why rung 3's error exceeds its prediction, and whether that is its format's doing."""
-    text = " That prediction took sums of size 1, and their error grows with their size."
-    if row["error_budget"] > _LEAST_LIMIT:
-        plain = row["limit"] / 2
-        text += f" A plain computation with the same sums errs by {plain:.1f} ‰, {row['impl']} by "
-        text += f"{row['error']:.1f} ‰: "
-        alike = row["error"] < 1.1 * plain
-        text += (
-            "the format's error, not a fault of the kernel." if alike else "more than its format explains."
-        )
-    return text
 
 
 def _by_limit(some: Rows) -> str:
@@ -142,26 +149,44 @@ def beside_torch(here: Lab, seq: int) -> Rows:
     return rows[rows["head_dim"].eq(128) & rows["format"].eq("fp16")].drop_duplicates("impl")
 
 
-def errors_beside_torch(here: Lab, seq: int, gpu: str) -> Rows:
-    """Draw errors against float64 beside torch's, and what the gate allows; the rows drawn."""
-    some = beside_torch(here, seq)
+def errors_chart(some: Rows, seq: int, gpu: str) -> tuple[Any, str]:
+    """The chart of errors against float64 of `some` rows, with what the gate allows, and its caption."""
     title = f"Error against float64, {seq} tokens, 128 wide"
     limits = 1e3 * some.set_index("impl")["error_budget"].astype(float)
     names, values, allowed = _alike(1e3 * some.set_index("impl")["error"], limits)
     fig, ax = plot.figure("‰ of a row's largest output", title=title, height=1.2 + 0.34 * len(names))
-    plot.bars(ax, names, values, "‰", ("rounding alone, at most", 1e3 * HALF, "‰"))
+    ax.barh(range(len(names)), values, height=0.5, color=plot.COLOURS[0], zorder=2)
+    ax.set_yticks(range(len(names)), names, fontsize=8.5)
+    ax.set_ylim(len(names) - 0.5, -0.5)
     for place, (value, limit) in enumerate(zip(values, allowed, strict=True)):
+        words, at = f"{value:.2g}", max(value, 0.0)
         if limit == limit:
-            ax.barh(place, limit, height=0.8, color="0.88", zorder=1)
-            # Beside the grey bar, past the number of a short blue one.
-            at, past = max(limit, value), 5 if value > 0.4 * max(values) else 34
-            words = {"va": "center", "fontsize": 8.5, "color": "0.35"}
-            ax.annotate(f"limit {limit:.1f}", (at, place), (past, 0), textcoords="offset points", **words)
+            ax.barh(place, limit, height=0.8, color="0.9", zorder=1)
+            ax.vlines(limit, place - 0.4, place + 0.4, color="black", linewidth=2, zorder=3)
+            words, at = f"{value:.2g}, limit {limit:.2g}", max(value, limit)
+        words_at = {"va": "center", "fontsize": 8.5, "textcoords": "offset points"}
+        ax.annotate(words, (at, place), (6, 0), **words_at)
+    ax.axvline(1e3 * HALF, color="black", linewidth=1, linestyle="--", zorder=3)
     ends = [each for each in (*values, *allowed) if each == each]
     ax.set_xlim(0, 1.22 * max(ends, default=1.0))
-    said = f"{title}, on {gpu}, {plot.dates(some)}, in thousandths of each row's largest output. Grey: the "
-    plot.show(fig, f"{said}gate's limit for a kernel's number format.")
-    return some
+    said = (
+        f"{title}, on {gpu}, {plot.dates(some)}, in thousandths of each row's largest output. Grey, to the "
+    )
+    said += "black mark: the gate's limit for a kernel's number format. Dashed: rounding the output alone, "
+    return fig, f"{said}{1e3 * HALF:.2f} ‰ at most."
+
+
+def _held_to(exact: Rows, half: float) -> str:
+    """Why the most exact kernels are held to the limit of FP16 weights, and what that lets pass."""
+    limit = float(exact["error_budget"].max())
+    own = 2 * half
+    if not limit > own or exact["error"].max() > half:
+        return ""
+    return (
+        f" The gate still allows them {1e3 * limit:.1f} ‰: it has one limit for every kernel that adds in "
+        "FP32, that of FP16 weights, which tensor cores need. Twice their own rounding would be "
+        f"{1e3 * own:.2f} ‰; they keep that too, but an error between the two would pass in them."
+    )
 
 
 def nearer_than_torch(some: Rows, half: float) -> None:
@@ -182,5 +207,5 @@ def nearer_than_torch(some: Rows, half: float) -> None:
         if exact["error"].max() <= half:
             text += ": they keep weights in FP32 and round only the output, for which the first table "
             text += f"predicts up to {1e3 * half:.2f} ‰"
-        text += "."
+        text += "." + _held_to(exact, half)
     display.say(text)

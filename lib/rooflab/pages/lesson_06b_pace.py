@@ -1,0 +1,79 @@
+"""What lesson 06b says of its drawing of copies, products and softmax over time, and how counters test it."""
+
+from __future__ import annotations
+
+from rooflab.analysis import attention as analysis
+from rooflab.lab import Lab
+from rooflab.studies import attention as study
+from rooflab.view import diagram, display
+from rooflab.view.diagram import over_time
+
+_WIDTH = 128  # of the heads that are drawn
+_FAR = 1.1  # the drawing's share over the counted one, from which on the drawing leaves something out
+
+
+def pace_of_the_drawing(takes: over_time.Lengths) -> None:
+    """Say which of a tile's steps sets the pace where the softmax runs beside products."""
+    copies, products = 2 * takes.copy, 2 * takes.product
+    text = f"By this arithmetic a tile's two copies take {copies:.2f} µs and its two products {products:.2f}"
+    if copies > products:
+        text += (
+            ". The softmax is out of the way; now the tensor cores wait for *copies*, the gaps of the upper "
+        )
+        text += "half. A block with more queries would need fewer bytes for each product."
+    else:
+        text += ": the tensor cores set the pace."
+    display.say(text)
+
+
+def _busy(takes: over_time.Lengths, tiles: int) -> float:
+    """Percent of a block's time that tensor cores are busy, by the drawing's arithmetic."""
+    rung = over_time.rung()
+    steps = over_time.program(rung.path.read_text(encoding="utf-8"))
+    bars = over_time.simulate(steps, tiles, rung.with_defaults({})["STAGES"], takes).bars
+    products = sum(bar.end - bar.start for bar in bars if bar.row == "tensor cores")
+    return 100 * products / max(bar.end for bar in bars)
+
+
+def drawing_tested(here: Lab, takes: over_time.Lengths) -> None:
+    """Say how busy tensor cores were counted to be at the drawing's width, in its rung and in the one whose
+    copies differ, beside the drawing's arithmetic for as many tiles as a block of that prompt has.
+    """
+    cases = [c for c in study.ladder(_WIDTH, device=here.sized) if c.impl in (over_time.RUNG, "11_tma")]
+    held = here.held("attention", cases, "ncu")
+    counted = analysis.counted(here.profile("attention", held, "ncu", study.COUNTERS), held) if held else None
+    if counted is None or over_time.RUNG not in set(counted["impl"]):
+        display.say(f"**Test**: no counters of rung 9 with heads {_WIDTH} wide are recorded here.")
+        return
+    rows = counted.set_index("impl")
+    row, keys = rows.loc[over_time.RUNG], over_time.rung().with_defaults({})["KEYS"]
+    tiles = max(
+        1, round(int(row["seq"]) / keys / 2)
+    )  # a causal prompt's blocks see half of the keys on average
+    drawn, got = _busy(takes, tiles), float(row["tensor_pct"])
+    text = f"**Test**: with {row['seq']:,} tokens a block has {tiles} tiles on average. By the arithmetic "
+    text += f"the tensor cores are then busy {drawn:.0f}% of the time; Nsight Compute counted {got:.0f}%. "
+    if drawn < _FAR * got:
+        display.say(text + "The drawing explains what was counted.")
+        return
+    text += "So the drawing is a best case: among other things it leaves out how long a copy is under way "
+    text += "before it arrives, and how blocks start and end."
+    if "11_tma" in rows.index:
+        later = float(rows.loc["11_tma", "tensor_pct"])
+        text += f" Rung 11, below, copies by TMA and keeps its blocks: {later:.0f}%."
+    display.say(text)
+
+
+def ring_ahead(takes: over_time.Lengths) -> diagram.Drawing:
+    """The ring with a producer that is ahead of its consumers: where copies are slower than products, drawn
+    as if they took half as long.
+    """
+    text = "Copies and products meet in a ring of slots, with rung 13's two mbarriers each"
+    if takes.copy <= takes.product:
+        display.say(f"{text}.")
+        return diagram.ring(takes)
+    display.say(
+        f"{text}. To show a producer that is ahead, this drawing halves the copies' time: it fills slots "
+        "until none is empty, and then waits until the consumers have released one."
+    )
+    return diagram.ring(takes._replace(copy=takes.copy / 2))

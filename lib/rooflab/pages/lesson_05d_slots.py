@@ -88,7 +88,20 @@ def _conclusion(verdicts: dict[str, list[Device]]) -> str:
             for chip in verdicts["no"]
         ]
         said.append(f"On {_the(verdicts['no'])} the tensor cores wait, and FP16 wins: {listed(each)}.")
+        said += _with_two(verdicts["no"])
     return " ".join(said)
+
+
+def _with_two(chips: list[Device]) -> list[str]:
+    """Of chips too slow for three instructions, what two would allow where that is more than FP16."""
+    two = [chip for chip in chips if study.issue_bound(chip, 2) > chip.fp16_tensor]
+    if not two:
+        return []
+    each = listed(f"{study.issue_bound(chip, 2):,.0f} TOP/s on the {chip.name}" for chip in two)
+    return [
+        f"**Two instructions would allow {each}, but they are possible with mma only** (rung 5, measured "
+        "below). Hopper's peak rate is that of wgmma, and wgmma needs all three."
+    ]
 
 
 def _the(chips: list[Device]) -> str:

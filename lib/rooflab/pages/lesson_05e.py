@@ -239,27 +239,52 @@ def against_prediction(here: Lab, fastest: Rows, shape: Shape, ridges_of: tuple[
         else:
             text += _won(here, wide, shape, gain[gain.index <= ridge], ridge)
             text += f"\n\nQ8_0's lead should be gone by FP16's ridge, at {upper:.0f}; "
-            text += (
-                f"it is first within 2% at {counted(int(level[0]), 'token')}. "
-                if len(level)
-                else "it never is. "
-            )
+            text += _lead_gone(gain, int(level[0])) if len(level) else "it never is. "
         text += (
             f"At {counted(int(gain.index[-1]), 'token')} Q8_0 runs at {gain.iloc[-1]:.2f} times the speed of "
         )
         text += "resident FP16. "
         if gain.iloc[-1] < crossover.LEVEL:
-            text += "Where arithmetic decides, the smaller format saves memory and hardly any time."
+            text += "Where arithmetic decides, the smaller format saves memory and hardly any time. "
+        if len(level):
+            text += _change_places(wide, gain[gain.index >= level[0]])
     both = wide[[_DP4A, _DEQUANTISE]].dropna()
     if len(both):
         behind = both.index[both[_DP4A] >= both[_DEQUANTISE]]
-        text = f"{text.strip()} dp4a, which needs no tensor cores and takes eight tokens at a time, "
+        text = f"{text.strip()}\n\ndp4a, which needs no tensor cores and takes eight tokens at a time, "
         text += (
             f"falls behind dequantising at {counted(int(behind.min()), 'token')}."
             if len(behind)
             else "stays ahead of it."
         )
     display.say(text.strip())
+
+
+def _lead_gone(gain: pd.Series, tokens: int) -> str:
+    """How Q8_0 stands beside resident FP16 at the first number of tokens at which it is not ahead."""
+    at = f"at {counted(tokens, 'token')}"
+    if gain[tokens] < 1 / crossover.LEVEL:
+        return f"{at} it is, and Q8_0 is behind, at {gain[tokens]:.2f} times resident FP16's speed. "
+    return f"{at} it is: there the two are level within {crossover.LEVEL - 1:.0%}. "
+
+
+def _change_places(wide: pd.DataFrame, rest: pd.Series) -> str:
+    """That Q8_0 and resident FP16 change places more than once where they should be level, and the step of
+    tokens at which the ratio moves most, by whose time; nothing if they do not.
+    """
+    order = [gain > 1 for gain in rest if not 1 / crossover.LEVEL <= gain <= crossover.LEVEL]
+    turns = sum(a != b for a, b in zip(order, order[1:], strict=False))
+    if turns < 2:
+        return ""
+    moved = (rest / rest.shift()).map(math.log).abs()
+    last = int(moved.idxmax())
+    first = int(rest.index[rest.index.get_loc(last) - 1])
+    own = wide[[_DP4A, _MMQ, _HALVES]].min(axis=1)
+    text = f"\n\n**From {rest.index[0]:,} tokens on the two change places {turns} times.** Each takes "
+    text += "tokens in tiles of its own, so its time moves in steps. The largest change: from "
+    text += f"{first:,} to {last:,} tokens resident FP16 goes from {wide[_RESIDENT][first]:.1f} to "
+    text += f"{wide[_RESIDENT][last]:.1f} µs, the best on Q8_0 from {own[first]:.1f} to {own[last]:.1f}. "
+    return text + "Which tiles cuBLAS takes is its own choice and not recorded. "
 
 
 def _won(here: Lab, wide: pd.DataFrame, shape: Shape, below: pd.Series, ridge: float) -> str:

@@ -10,8 +10,10 @@ from rooflab import dispatch
 from rooflab.analysis import strategies, unseen
 from rooflab.hardware import crossover, perf_model
 from rooflab.lab import Lab
+from rooflab.ops.strategies import rung_for
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_07_choices import choices as choices
+from rooflab.pages.lesson_07_choices import choose_all as choose_all
 from rooflab.pages.lesson_07_choices import gains_over_plain as gains_over_plain
 from rooflab.pages.lesson_07_choices import reverted_choice as reverted_choice
 from rooflab.pages.lesson_07_clocks import flipped, published
@@ -72,20 +74,9 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
     plot.round_ticks(ax, "x")
     ax.legend(fontsize=8, frameon=False, ncols=2, loc="center left", bbox_to_anchor=(0.01, 0.32))
     says = f"{title} on {gpu}, {plot.dates(pd.concat(drawn))}; dotted: the bound by bytes and FLOPs. "
-    says += f"{_leads(best)}."
+    says += "A curve is the format's fastest kernel at each number of tokens, without two-op. Where it is "
+    says += "level, more tokens take no more time."
     return answer, able, (fig, says)
-
-
-def _leads(best: Rows) -> str:
-    """Which format is the fastest, from few tokens to many."""
-    lowest = best.label.str.partition(" ")[0]
-    turns = [lowest.iloc[0]]
-    text = f"{turns[0]} is the fastest from {counted(int(best.batch.iloc[0]), 'token')} on"
-    for name, tokens in zip(lowest.iloc[1:], best.batch.iloc[1:], strict=True):
-        if name != turns[-1]:
-            turns.append(name)
-            text += f", {name} from {tokens:,.0f} tokens on"
-    return text
 
 
 def chosen(lab: Lab) -> None:
@@ -204,44 +195,35 @@ def sweep(
     return rows, matrices, swept, kernels, behind
 
 
-def fastest_ways(
-    kernels: Rows, gpu: str, n: int, k: int, swept: dict[Any, Any], shape: Any, behind: Any
-) -> None:
-    """Say where the fused kernel and cuBLAS cross."""
-    text = "".join(f"**On the {gpu}, {n:,} × {k:,}: {says}.** " for says in kernels.says)
-    gain = swept[shape].set_index("batch").speedup_vs_fp16_gemm
-    if behind in gain.index:
-        text += f"At {behind} tokens, where the published sweep fell behind, the fused kernel takes "
-        text += f"{1 / gain[behind]:.2f} of FP16's time."
-    display.say(text.strip())
-
-
-def time_by_tokens(n: int, k: int, rows: Rows, shape: Any, gpu: str) -> None:
-    """Draw the time of each format's fastest fused kernel and of the two-op products by tokens."""
-    title = f"{n:,} × {k:,}: time over tokens"
-    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=4.2)
-    kept = rows[rows.clock == "graph"]
+def over_bound(lab: Lab, rows: Rows, shape: Any, gpu: str, n: int, k: int) -> None:
+    """Draw how many times its own bound each format's fastest kernel takes, and INT4 two-op."""
+    title = "Measured time over the bound"
+    fig, ax = plot.figure("tokens", "times the bound", title, xlog=True, height=3.4)
+    there, kept, said, seen = strategies.machine(lab), rows[rows.clock == "graph"], [], []
     drawn = [(f, name, strategies.fastest_fused(kept, f, shape)) for f, name in _FUSED.items()]
-    for f in ("int4_g128", "q8_0"):
-        drawn.append((f, strategies.label(f, "two_op"), strategies.of(rows, f, "two_op", shape, "graph")))
-    seen = []
+    two_op = strategies.of(rows, "int4_g128", "two_op", shape, "graph")
+    drawn.append(("int4_g128", strategies.label("int4_g128", "two_op"), two_op))
     for format, name, mine in drawn:
-        if len(mine):
-            seen.append(mine)
-            colour = plot.FORMAT_COLOURS[format]
-            plot.series(ax, mine.batch, *plot.band(mine, "median_us"), label=name, colour=colour)
+        if mine.empty:
+            continue
+        least = [
+            perf_model.bound(perf_model.strategy(format, impl), n, k, int(batch), there).us
+            for impl, batch in zip(mine.impl, mine.batch, strict=True)
+        ]
+        times = mine.median_us / least
+        plot.series(ax, mine.batch, times, label=name, colour=plot.FORMAT_COLOURS[format])
+        said.append((times.max(), name, int(mine.batch[times.idxmax()])))
+        seen.append(mine)
+    ax.axhline(1.0, color=plot.ROOF_COLOUR, linewidth=1)
+    ax.set_ylim(bottom=0)
     ax.set_xticks(regimes.BATCHES, [str(b) for b in regimes.BATCHES])
-    plot.round_ticks(ax)
     plot.label_ends(ax)
-    few = {name: mine.sort_values("batch").median_us.iloc[0] for _, name, mine in drawn if len(mine)}
-    says = f"{title} on {gpu}, {plot.dates(pd.concat(seen))}."
-    if {"INT4 fused", "INT4 two-op"} <= set(few):
-        says += " At the left two-op takes "
-        says += f"{few['INT4 two-op'] / few['INT4 fused']:.1f} times as long as fused, in INT4."
-    plot.show(fig, says)
+    most, name, tokens = max(said)
+    says = f"{title}, {n:,} × {k:,} on {gpu}, {plot.dates(pd.concat(seen))}; each kernel has a bound of its "
+    plot.show(fig, f"{says}own. Farthest from it: {name}, {most:.1f} times at {counted(tokens, 'token')}.")
 
 
-def prediction_judged(bounds: Rows, swept: dict[Any, Any], shape: Any, kernels: Rows) -> None:
+def prediction_judged(bounds: Rows, swept: dict[Any, Any], shape: Any, kernels: Rows, lab: Lab) -> None:
     """Say what became of the bound's prediction: the gain at one token, where the time rises, who loses."""
     by, table = bounds.set_index("way"), swept[shape].set_index("batch").sort_index()
     if 1 not in table.index:
@@ -249,35 +231,35 @@ def prediction_judged(bounds: Rows, swept: dict[Any, Any], shape: Any, kernels: 
     names = ("INT4 fused", "FP16 cuBLAS")
     least = [by.us[name] for name in names]
     took = [table.loc[1, column] for column in ("fused_median_us", "fp16_gemm_median_us")]
-    text = f"**Predicted {least[1] / least[0]:.1f} times at one token, measured {took[1] / took[0]:.2f}.** "
-    text += (
+    lines = [
+        f"**Predicted {least[1] / least[0]:.1f} times at one token, measured {took[1] / took[0]:.2f}.** "
         f"{names[0]} takes {took[0]:.2f} µs where its bytes need {least[0]:.2f}, {names[1]} {took[1]:.2f} "
-    )
-    text += f"where they need {least[1]:.2f}. "
+        f"where they need {least[1]:.2f}."
+    ]
     if took[0] / least[0] > took[1] / least[1]:
-        text += "What a kernel takes beyond its bytes weighs more on the shorter one. "
-    fused = table["fused_median_us"]
+        lines[0] += " What a kernel takes beyond its bytes weighs more on the shorter one."
+    fused, ridge = table["fused_median_us"], by.ridge[names[0]]
     rising = fused.index[fused > 1.1 * fused.loc[1]]
-    if len(rising) and rising[0] < by.ridge[names[0]]:
-        text += f"INT4's time rises from {counted(int(rising[0]), 'token')} on, before its ridge at "
-        text += f"{by.ridge[names[0]]:,.0f}. "
-    lost = [row for row in kernels.itertuples() if row.kind == "crosses"]
-    if lost:
-        text += (
-            f"And INT4 does lose, from {lost[0].high:,.0f} tokens on: unpacking weights takes instructions, "
+    if len(rising) and rising[0] < ridge:
+        lines.append(_early(fused, int(rising[0]), ridge, shape, lab))
+    if any(row.kind == "crosses" for row in kernels.itertuples()):
+        lines.append(
+            "**“INT4 never loses” does not hold.** Unpacking weights takes instructions, which the bound "
+            "does not count. FP16 weights are multiplied as they lie in memory."
         )
-        text += "which the bound does not count. FP16 weights are multiplied as they lie in memory."
-    display.say(text.strip())
+    display.say("\n".join(f"- {line}" for line in lines))
 
 
-def fused_against_baselines(swept: dict[Any, Any], shape: Any, n: int, k: int, gpu: str) -> None:
-    """Show the fused kernel's time beside cuBLAS's and the plain way's, by tokens."""
-    names = {"batch": "tokens", "fused_median_us": "fused, µs", "fp16_gemm_median_us": "FP16, µs"}
-    names |= {"two_op_median_us": "two-op, µs", "speedup_vs_fp16_gemm": "× FP16"}
-    names |= {"speedup_vs_two_op": "× two-op"}
-    forms = dict.fromkeys(names, "{:.2f}") | {"batch": "{:,}"}
-    caption = f"INT4 fused against two baselines, {n:,} × {k:,}, {gpu}"
-    display.table(swept[shape], names, forms, caption, folded=True)
+def _early(fused: Any, tokens: int, ridge: float, shape: Any, lab: Lab) -> str:
+    """That INT4's time rises before its ridge, and whether another rung runs from there on."""
+    slug, how = lab.spec.slug if lab.spec else None, perf_model.strategy("int4_g128", "fused")
+    text = f"**INT4's time rises from {counted(tokens, 'token')} on, before its ridge at {ridge:,.0f}**: "
+    text += f"{fused.loc[1]:.2f} µs at one token, {fused.loc[tokens]:.2f} at {tokens}. "
+    rungs = [found[0].name if (found := rung_for(how, *shape, b, slug)) else "" for b in (1, tokens)]
+    if rungs[0] != rungs[1]:
+        text += f"INT4 fused is a ladder of rungs ([04](04_int4.ipynb)): `{rungs[0]}` runs at one token, "
+        text += f"`{rungs[1]}` at {tokens}. "
+    return f"{text}What the time goes into is not counted here."
 
 
 def all_columns(swept: dict[Any, Any], gpu: str) -> None:
@@ -333,12 +315,12 @@ def gains_by_format(gains: dict[str, Any]) -> None:
         last = max(sizes)
         lost = int((gain[last] < 1 / crossover.LEVEL).sum())
         level = int(gain[last].between(1 / crossover.LEVEL, crossover.LEVEL).sum())
-        tied = f", level on {level}" if level else ""
+        total = int(gain[last].notna().sum())
         display.say(
             f"**At one token {strategies.label(format, 'is')} {gain[1].min():.1f} to "
-            f"{gain[1].max():.1f} times "
-            f"as fast as FP16. At {last} tokens it is behind on {lost} of "
-            f"{gain[last].notna().sum()} matrices{tied} (within 2%).**"
+            f"{gain[1].max():.1f} times as fast as FP16. At {last} tokens, on {total} matrices, it is ahead "
+            f"on {total - lost - level}, level on {level} and behind on {lost}.** Level: within "
+            f"{crossover.LEVEL - 1:.0%}."
         )
 
 
@@ -379,17 +361,12 @@ def gains_by_matrix(gains: dict[str, Any], gpu: str) -> None:
 
 def takeaway(wide: Rows, gpu: str, n_asked: int, k: int, drawn: Rows) -> None:
     """What to take away, computed."""
-    kinds = dict(
-        zip(wide["first"] + " / " + wide["second"], wide.get("graph", wide.iloc[:, -1]), strict=True)
-    )
     flips = len(flipped(wide))
-    crossed = [f"{pair} ({cell} tokens)" for pair, cell in kinds.items() if " to " in str(cell)]
-    text = (
-        f"- On the {gpu}, {n_asked:,} × {k:,}, crossovers by kernel time: {'; '.join(crossed) or 'none'}.\n"
-    )
-    text += "- A crossover belongs to two kernels, a shape, a GPU *and a clock*. "
+    text = "- A crossover belongs to two kernels, a shape, a GPU *and a clock*. "
     text += "A comparison that lacks one of the five cannot be repeated. "
-    text += f"By another clock {flips} of {len(wide)} pairs of kernels end differently.\n"
+    text += f"On the {gpu}, {n_asked:,} × {k:,}, {flips} of {len(wide)} pairs of kernels end differently by "
+    text += "another clock.\n"
+    text += "- Weights are held in few orders, and the order decides which kernels can be chosen.\n"
     if len(drawn):
         text += f"- On {len(unseen.won(drawn))} of {len(drawn)} shapes not tuned for ours is no slower than "
         text += "the fastest library: test a kernel on shapes that it has not seen.\n"

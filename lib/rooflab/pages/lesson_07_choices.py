@@ -2,28 +2,88 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
 
 from rooflab import dispatch
 from rooflab.analysis import strategies
+from rooflab.errors import LaunchError
 from rooflab.hardware import perf_model
+from rooflab.hardware.crossover import LEVEL
 from rooflab.pages import Rows
 from rooflab.view import display
+from rooflab.words import counted, listed
+
+# Formats with the orders of their weights that a program holds (None: every order), and what a table says.
+_HELD = {
+    ("fp16", None): "FP16",
+    ("int4_g128", None): "INT4 in both orders",
+    ("int4_g128", ("tiles",)): "INT4 in tile order",
+    ("q8_0", None): "Q8_0 in all three orders",
+    ("q8_0", ("planes",)): "Q8_0 in planes",
+    ("q8_0", ("tiles",)): "Q8_0 in tile order",
+}
+_ASKED = (1, 4, 24, 200)  # tokens
 
 
-def choices(asked: list[Any], picks: list[Any], n: int, k: int) -> None:
-    """Show which way runs by format and tokens; rungs and reasons folded."""
-    lines = [(c.format, b, c.strategy, c.rung, c.why) for (_, b), c in zip(asked, picks, strict=True)]
-    lines = pd.DataFrame(lines, columns=["format", "tokens", "way", "rung", "why"])
-    lines["way"] = [strategies.label("", way).strip() for way in lines["way"]]
-    brief = lines.pivot(index="format", columns="tokens", values="way").reset_index()
-    brief["format"] = [strategies.label(format, "").strip() for format in brief["format"]]
-    title = f"What runs, by format and tokens, {n:,} × {k:,}"
-    display.table(brief, {c: str(c) for c in brief.columns}, None, title)
-    heads = {"format": "format", "tokens": "tokens", "way": "kernel", "rung": "rung"}
-    display.fold("Which rung of it, and why", [(lines, heads | {"why": "because"}, None, f"{n:,} × {k:,}")])
+def choose_all(spec: Any, n: int, k: int, recorded: Rows) -> Rows:
+    """What the dispatcher chooses by format, orders held and tokens: columns held, format, orders, tokens,
+    way, rung, why and us, its time on the recorded line that answers; without a way where none can run.
+    """
+    slug, arch, found = spec.slug if spec else None, spec.sm if spec else "75", []
+    for (format, orders), held in _HELD.items():
+        for tokens in _ASKED:
+            try:
+                choice = dispatch.choose(format, n, k, tokens, slug, arch, orders, recorded)
+            except LaunchError:
+                found.append((held, format, orders, tokens, "", "", "no kernel for it runs here", math.nan))
+                continue
+            mine = recorded[(recorded.format == format) & (recorded.impl == choice.strategy)]
+            us = dispatch.line(mine, n, k, tokens).median_us
+            time = us.iloc[0] if len(us) and choice.why.startswith("recorded") else math.nan
+            found.append((held, format, orders, tokens, choice.strategy, choice.rung, choice.why, time))
+    columns = ["held", "format", "orders", "tokens", "way", "rung", "why", "us"]
+    return pd.DataFrame(found, columns=columns)
+
+
+def choices(picks: Rows, n: int, k: int) -> None:
+    """Show which way runs by format, orders held and tokens, and say what holding one order costs; rungs and
+    reasons folded.
+    """
+    shown = picks.assign(way=[strategies.label("", way).strip() or "none" for way in picks.way])
+    brief = shown.pivot(index="held", columns="tokens", values="way").reindex(list(_HELD.values()))
+    title = f"What runs, by weights held and tokens, {n:,} × {k:,}"
+    names = {"held": "weights held"} | {tokens: f"{tokens:,}" for tokens in _ASKED}
+    display.table(brief.reset_index(), names, None, title)
+    heads = {"held": "weights held", "tokens": "tokens", "way": "kernel", "rung": "rung", "us": "µs"}
+    forms = {"us": "{:.1f}"}
+    inside = [(shown, heads | {"why": "because"}, forms, f"{n:,} × {k:,}")]
+    display.fold("Which rung of it, and why", inside)
+    cost = [text for (_, orders), held in _HELD.items() if orders and (text := _cost_of_one(picks, held))]
+    if cost:
+        display.say(
+            "Every order is a copy of the weights. **One copy has fewer kernels to choose from.** At these "
+            f"numbers of tokens, against a program that holds every order: {'; '.join(cost)}."
+        )
+
+
+def _cost_of_one(picks: Rows, held: str) -> str:
+    """How much longer a program takes that holds one order, where both were recorded at the same number of
+    tokens; nothing if nowhere.
+    """
+    one = picks[picks.held == held].set_index("tokens")
+    every = picks[(picks.format == one.format.iloc[0]) & picks.orders.isna()].set_index("tokens")
+    ratio = (one.us / every.us)[one.why == every.why].dropna()
+    if ratio.empty:
+        return ""
+    text = f"{held} loses nothing"
+    if ratio.max() > LEVEL:
+        worst = counted(int(ratio.idxmax()), "token")
+        text = f"{held} takes up to {ratio.max():.2f} times as long (at {worst})"
+    missing = [str(tokens) for tokens in one.index if tokens not in ratio.index]
+    return text + (f", as far as recorded (not at {listed(missing)})" if missing else "")
 
 
 def gains_over_plain(recorded: Rows) -> None:

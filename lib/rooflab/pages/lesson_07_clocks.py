@@ -125,8 +125,8 @@ def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: l
     heads |= {clock: clock for clock in wide.columns[2:]}
     races = flipped(wide)
     display.say(
-        f"Of {len(wide)} pairs of kernels {len(races)} have another winner, or another crossover, by another "
-        "clock."
+        f"Of {len(wide)} pairs of kernels raced by these clocks, {len(races)} have another winner, or "
+        "another crossover, by another clock."
     )
     how = (
         "The first kernel is made for few tokens, the second for many. “64 to 96”: the first is ahead at 64 "

@@ -67,7 +67,8 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
     level = ("as fast as FP16:", 1.0, "×")
     values = pd.Series(shown, dtype=float).to_numpy()
     plot.bars(ax, list(shown), values.round(2), "×", level)
-    for patch, text, name in zip(ax.patches, ax.texts, shown, strict=False):
+    for patch, text, (name, value) in zip(ax.patches, ax.texts, shown.items(), strict=False):
+        text.set_text(f"{value:.2f}×")
         if name.startswith(_LAPTOP):
             patch.set_facecolor(plot.PEER_COLOUR)
         if text.get_color() == "black":  # beyond its bar: the line does not cross it

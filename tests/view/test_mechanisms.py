@@ -10,7 +10,14 @@ from rooflab.analysis import time_breakdown
 from rooflab.errors import UsageError
 from rooflab.numerics import model_shapes
 from rooflab.ops import faults
-from rooflab.pages import lesson_01_bandwidth, lesson_01b, lesson_02, lesson_02b, lesson_02c
+from rooflab.pages import (
+    lesson_01_bandwidth,
+    lesson_01b,
+    lesson_02,
+    lesson_02b,
+    lesson_02b_causes,
+    lesson_02c,
+)
 from rooflab.paths import KERNELS
 from rooflab.records.fingerprint import fresh
 from rooflab.studies import attribution, bandwidth, drawn, environment, traces
@@ -157,6 +164,25 @@ def test_counters_are_those_of_the_busiest_product_and_of_a_small_launch(step, s
     assert len(shown) == 2
     with pytest.raises(UsageError, match="at least one launch"):
         diagram.where_counted([])
+
+
+def test_a_cause_is_ruled_out_only_by_what_was_counted(h200, token, step, monkeypatch):
+    said = list[str]()
+    monkeypatch.setattr(lesson_02b_causes.display, "say", said.append)
+    read, (_, trace) = h200.roof["dram_read"].value, token
+    steps = trace[trace["variant"] == "eager"]
+    products = time_breakdown.roofline(step, steps, attribution.MODEL, read)
+    timed = lesson_02b.alone(h200)
+    lesson_02b.plan(products, step, timed, read, 132)
+    level, twice = step.assign(dram_pct=20.0), products.assign(counted=2 * products["counted"])
+    lesson_02b.plan(twice, level.assign(sm_pct=90.0), timed, read, 132)
+    lesson_02b.blocks(step, products, 132)
+    lesson_02b.blocks(level, products, 132)
+    lesson_02b.blocks(level, products, 1)
+    assert "rule out more bytes than their weights have, arithmetic and too few blocks." in said[0]
+    assert "rule out nothing, and leave more bytes than their weights have, arithmetic and" in said[1]
+    assert "the number of blocks does not decide" in said[2] and "do not tell whether blocks" in said[3]
+    assert "blocks are not too few" in said[4]
 
 
 def test_every_weight_product_has_a_bar_even_where_it_takes_little_time(step):

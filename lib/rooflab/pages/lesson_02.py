@@ -20,7 +20,7 @@ from rooflab.records.case import Case
 from rooflab.records.store import Store
 from rooflab.studies import attribution, hf
 from rooflab.view import diagram, display, explorer, page, plot
-from rooflab.view.diagram import svg
+from rooflab.view.diagram import steps, svg
 from rooflab.words import times
 
 LAPTOP = "rtx-4070-laptop-published"
@@ -107,12 +107,29 @@ def model_said(model: Model, weights: str) -> None:
 
 
 def half_layers(rows: Rows, trace: Rows, context: int) -> None:
-    """Draw half a layer's launches by each way, where the eager trace names the layer's products."""
+    """Draw the last launches of a layer by each way, where the eager trace names its products, and say what
+    part of the layer and of its work they are.
+    """
     mine = trace[(trace.operator == "decode") & (trace.seq == context)]
     busy = time_breakdown.busy(rows, mine).set_index("variant")
     drawing = diagram.half_layers(mine, _in_order(busy), attribution.LAYER)
-    if drawing is not None:
-        drawing.show()
+    if drawing is None:
+        return
+    drawing.show()
+    eager = mine[mine.variant == "eager"]
+    line = time_breakdown.timeline(eager)
+    begin, end = time_breakdown.one_layer(line, attribution.LAYER)
+    layer = int(line.start_us.between(begin, end, inclusive="left").sum())
+    part = steps.half_layer(eager, attribution.LAYER)
+    call = float(busy.wall_per_launch_us["eager"])
+    work = sum(kernel.us for kernel in part)
+    share = 100 * work / steps.eager_spans(part, call)[-1][1]
+    text = f"These are {len(part)} of the {layer} launches of an eager layer; {share:.0f}% of their time the "
+    text += f"GPU works. Over the whole token it works {busy.busy_pct['eager']:.0f}%"
+    each, every = work / len(part), eager.us.sum() / eager.launches.sum()
+    if each > every and share > busy.busy_pct["eager"]:
+        text += f": a launch drawn is {each:.1f} µs of work on average, one of the token {every:.1f}"
+    display.say(f"{text}.")
 
 
 def bound(rows: Rows, roof: float) -> Rows:
@@ -315,6 +332,14 @@ def attention_by_context(trace: Rows, sizes: Sequence[int], model: Model, roof: 
     heads = {"seq": "context", "mb": "cache, MB", "roof_us": "predicted, µs"}
     heads |= {"attention": "attention kernels, µs", "copy": "copies for attention, µs"}
     display.table(kv, heads, dict.fromkeys(list(heads)[1:], "{:,.0f}"))
+    least = mine[(mine.seq == kv.seq.iloc[0]) & (mine["class"] == "attention")]
+    if least.us.sum() > 5 * kv.roof_us.iloc[0]:
+        count = int(least.launches.sum())
+        display.say(
+            f"With little context launches count, not bytes: at {kv.seq.iloc[0]:,} tokens attention makes "
+            f"{count:,} launches, and at {least.us.sum() / count:.1f} µs each they take "
+            f"{least.us.sum():,.0f} µs."
+        )
     last, group = kv.iloc[-1], model.heads // model.kv_heads
     display.say(
         f"At {last.seq:,.0f} tokens attention takes {last.attention:,.0f} µs for a cache "
@@ -356,9 +381,11 @@ def two_profilers(here: Lab, cases: Sequence[Case], context: int) -> None:
         off = (100 * (totals.us_cupti / totals.us_nsys - 1)).abs().max()
         same = (agree.launches_nsys == agree.launches_cupti).all()
         text = f"They list {'the same launches' if same else 'different numbers of launches'}, and their "
-        text += f"totals differ by at most {off:.1f}%. So the table "
-        text += "does not depend" if same and off < 5 else "depends"
-        both = "PyTorch's own profiler reads the same stamps through CUPTI, the driver's tracing library. "
+        text += (
+            f"totals differ by at most {off:.1f}%, those of a class by up to {agree.apart.abs().max():.0f}%. "
+        )
+        text += "So the total does not depend" if same and off < 5 else "So the total depends"
+        both = "PyTorch's own profiler reads the kernels' times through CUPTI, the driver's tracing library. "
         display.say(f"{both}{text} on which of the two is installed.")
     heads = {"class": "class (eager)", "us_nsys": "nsys, µs", "us_cupti": "CUPTI, µs"}
     heads |= {"apart": "apart, %", "launches_nsys": "launches, nsys", "launches_cupti": "launches, CUPTI"}
@@ -380,7 +407,11 @@ def takeaway(rows: Rows, trace: Rows, context: int, gpu: str, theirs: Any) -> No
     text += f"model, same library.\n- Eager, the GPU is busy {eager.busy_pct:.0f}% of the time. "
     if "graph" in now.index:
         graph = now.loc["graph"]
-        text += "A graph removes waiting and is " if graph.busy_pct > eager.busy_pct else "A graph is "
+        text += (
+            f"A graph leaves the GPU idle {100 - graph.busy_pct:.0f}% of the time and is "
+            if graph.busy_pct > eager.busy_pct
+            else "A graph is "
+        )
         text += display.speed(eager.wall_us / graph.wall_us)
         if "compile" in now.index:
             fewer = eager.launches - now.loc["compile"].launches

@@ -167,8 +167,8 @@ def launches_said(step: Rows, read: float) -> None:
     if len(rest):
         kinds = time_breakdown.kinds(rest, len(rest))
         each = [
-            f"{name}{f' ({times} launches)' if times > 1 else ''} {row.dram_pct:.{row.dram_pct < 1:d}f} and "
-            f"{row.sm_pct:.{row.sm_pct < 1:d}f}"
+            f"{f'{times} × ' if times > 1 else ''}{name} ({row.dram_pct:.{row.dram_pct < 1:d}f} and "
+            f"{row.sm_pct:.{row.sm_pct < 1:d}f})"
             for name, times, row in zip(_plain(kinds, step), kinds.times, kinds.itertuples(), strict=True)
         ]
         lines.insert(1, f"**Partly busy**, with % of the memory's rate and of the SMs': {'; '.join(each)}.")

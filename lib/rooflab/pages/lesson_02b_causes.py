@@ -23,15 +23,20 @@ def plan(products: Rows, step: Rows, timed: Rows, read: float, sms: int) -> None
         "too few blocks": not _may_decide(step, products, sms),
     }
     out, left = ([cause for cause, no in causes.items() if no == wanted] for wanted in (True, False))
-    text = (
-        f"The {count} weight products of a layer take {took:.0f} µs in the running model; their bytes need "
-    )
-    text += f"{least:.0f} at the read roof. Why? The counters rule out {listed(out) if out else 'nothing'}"
-    text += f", but not {listed(left)}. " if left else ". "
+    text = f"The {count} weight products of a layer take {took:.0f} µs in the running model; their bytes "
+    text += f"need {least:.0f} at the read roof. Why? As causes the counters rule out "
+    text += listed(out) if out else "nothing"
+    text += f", and leave {listed(left)} possible. " if left else ". "
     fixed, rate = launch_rule.line(timed.bytes, timed.median_us, read)
     due = count * fixed + layer_sum(products, rate)[1]
-    text += f"The clock then finds **a fixed time of {fixed:.1f} µs a product** besides that of its bytes"
-    text += ": that is the reason." if explains(count * fixed, due, took) else "."
+    if fixed < 0.05:
+        text += "The clock then finds no fixed time."
+    else:
+        text += f"The clock then finds **a fixed time of {fixed:.1f} µs a product** besides that of its bytes"
+    if fixed >= 0.05 and explains(count * fixed, due, took):
+        text += ": together they make up the time." if left else ": that is the reason."
+    elif fixed >= 0.05:
+        text += f". Together they make {due:.0f} µs."
     display.say(text)
 
 

@@ -86,16 +86,15 @@ def two_gpus(timed: Rows, products: Rows, gpu: str, read: float) -> None:
         display.say(f"The laptop's published profile has no row of the size of {listed(without)}.")
 
 
-def fixed_time(timed: Rows, products: Rows, gpu: str, read: float) -> None:
+def fixed_time(timed: Rows, products: Rows, read: float) -> None:
     """Say what a product costs besides its bytes, here and on the laptop."""
     fixed, own = launch_rule.line(timed.bytes, timed.median_us, read)
     there, rate = laptop_line()
     half = fixed * read * 1e3
     display.say(
         f"The fixed time here is **{fixed:.1f} µs** a product, in which {half / 1e6:.0f} MB could be read at "
-        "the roof. For a smaller matrix the fixed time is more than that of its bytes: on "
-        f"{gpu}, for every product but {listed(products[products.bytes > half].part)}."
-        + _spread(timed, half, own)
+        "the roof. For a smaller matrix the fixed time is more than that of its bytes: for every "
+        f"product but {listed(products[products.bytes > half].part)}." + _spread(timed, half, own)
     )
     count, bytes_us, took = layer_sum(products, own)
     due = bytes_us + count * fixed

@@ -9,6 +9,7 @@ from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, GREY, PALE, SKY, Canvas, Drawing, single
 
 _BOX, _HIGH, _GAP = 118.0, 34.0, 29.0
+_TOP = 17.0  # room for rope, which lies half a box above the products
 _HALVES = ((("q", "k", "v"), "o"), (("gate", "up"), "down"))
 
 
@@ -25,7 +26,7 @@ def one_token(model: Model) -> Drawing:
         ("combine", "gate's numbers × up's"),
     )
     for half, ((first, last), (name, does)) in enumerate(zip(_HALVES, middles, strict=True)):
-        _half(canvas, 124.0 * half, model, [found[part] for part in first], (name, does), found[last])
+        _half(canvas, _TOP + 124.0 * half, model, [found[part] for part in first], (name, does), found[last])
     y = canvas.height + 26
     words = f"{model.layers} such layers, then lm_head scores all {model.vocab:,} tokens of the vocabulary."
     canvas.text(0, y, words, bold=True)
@@ -38,11 +39,10 @@ def one_token(model: Model) -> Drawing:
         x += wide
     shapes = ", ".join(f"{each.name} {each.n:,} × {each.k:,}" for each in found.values())
     says = (
-        f"A vector of {model.hidden:,} numbers goes through q, k and v, through attention, which reads the "
+        f"A vector of {model.hidden:,} numbers goes through a norm, q, k and v, with q and k through rope, "
     )
-    says += (
-        "cached keys and values, and through o; then through gate and up, through down, and into the next "
-    )
+    says += "then through attention, which reads the cached keys and values, and through o; then through a "
+    says += "norm, gate and up, through down, and into the next "
     says += f"of {model.layers} layers. Matrices, rows × columns: {shapes}."
     return single("What one layer does with a token", says, canvas)
 
@@ -68,17 +68,26 @@ def _half(
         canvas.text(column(k) + _BOX / 2, top + 13, name, svg.TEXT, "middle", svg.on(fill), bold=True)
         canvas.text(column(k) + _BOX / 2, top + 26, words, svg.SMALL - 1, "middle", svg.on(fill))
 
-    box(0, center - _HIGH / 2, "vector", f"{model.hidden:,} numbers", PALE)
+    box(0, center - _HIGH, "vector", f"{model.hidden:,} numbers", PALE)
+    box(0, center + _HIGH / 2, "norm", "to size 1", AMBER)
+    x = column(0) + _BOX / 2
+    canvas.line([(x, center - 2), (x, center + _HIGH / 2 - 2)], end="arrow")
+    turned = middle[0] == "attention"  # and q and k by their place in the text
+    if turned:
+        box(2, center - 2 * _HIGH, "rope", "turns by position", AMBER)
+        x = column(2) + _BOX / 2
+        canvas.line([(x, center - _HIGH - 2), (x, center - _HIGH / 2 - 2)], end="arrow")
     box(2, center - _HIGH / 2, *middle, AMBER)
     box(3, center - _HIGH / 2, last.name, f"{last.n:,} × {last.k:,}", SKY)
     tops = [center + (place - len(first) / 2) * _HIGH for place in range(len(first))]
     for top, each in zip(tops, first, strict=True):
         box(1, top, each.name, f"{each.n:,} × {each.k:,}", SKY)
         at = top + _HIGH / 2 - 2
-        canvas.line([(column(0) + _BOX + 2, center - 2), (column(1) - 2, at)], end="arrow")
-        canvas.line([(column(1) + _BOX + 2, at), (column(2) - 2, center - 2)], end="arrow")
+        canvas.line([(column(0) + _BOX + 2, center + _HIGH - 2), (column(1) - 2, at)], end="arrow")
+        to = center - 1.5 * _HIGH - 2 if turned and each.name != "v" else center - 2
+        canvas.line([(column(1) + _BOX + 2, at), (column(2) - 2, to)], end="arrow")
     canvas.line([(column(2) + _BOX + 2, center - 2), (column(3) - 2, center - 2)], end="arrow")
-    if middle[0] == "attention":
+    if turned:
         box(2, center + _HIGH, "cache", "keys, values so far", GREY)
         x = column(2) + _BOX / 2
         canvas.line([(x, center + _HIGH - 2), (x, center + _HIGH / 2 - 2)], end="arrow")

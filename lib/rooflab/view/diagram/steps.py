@@ -88,10 +88,10 @@ def half_layers(trace: pd.DataFrame, busy: pd.DataFrame, layer: int) -> Drawing 
         y += _HIGH + 20
         said.append(f"{way} {counted(len(kernels), 'kernel')} in {takes:.0f} µs, {works:.0f} of them at work")
     _key(canvas, y)
-    says = f"The second half of a layer, from its product gate on: {'; '.join(said)}. Eager, each launch "
+    says = f"The end of a layer, from its product gate on: {'; '.join(said)}. Eager, each launch "
     says += f"takes the CPU {call:.1f} µs, and the GPU "
     says += "waits for it." if works_less(found["eager"], call) else "does not wait for all of them."
-    return single("Half a layer of one token: who waits for whom, to scale", says, canvas)
+    return single("From gate to the end of a layer: who waits for whom, to scale", says, canvas)
 
 
 def _all(busy: pd.DataFrame, way: str) -> str:

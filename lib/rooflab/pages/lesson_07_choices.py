@@ -57,16 +57,16 @@ def choices(picks: Rows, n: int, k: int) -> None:
     title = f"What runs, by weights held and tokens, {n:,} × {k:,}"
     names = {"held": "weights held"} | {tokens: f"{tokens:,}" for tokens in _ASKED}
     display.table(brief.reset_index(), names, None, title)
-    heads = {"held": "weights held", "tokens": "tokens", "way": "kernel", "rung": "rung", "us": "µs"}
-    forms = {"us": "{:.1f}"}
-    inside = [(shown, heads | {"why": "because"}, forms, f"{n:,} × {k:,}")]
-    display.fold("Which rung of it, and why", inside)
     cost = [text for (_, orders), held in _HELD.items() if orders and (text := _cost_of_one(picks, held))]
     if cost:
         display.say(
             "Every order is a copy of the weights. **One copy has fewer kernels to choose from.** At these "
             f"numbers of tokens, against a program that holds every order: {'; '.join(cost)}."
         )
+    heads = {"held": "weights held", "tokens": "tokens", "way": "kernel", "rung": "rung", "us": "µs"}
+    forms = {"us": "{:.1f}"}
+    inside = [(shown, heads | {"why": "because"}, forms, f"{n:,} × {k:,}")]
+    display.fold("Which rung of it, and why", inside)
 
 
 def _cost_of_one(picks: Rows, held: str) -> str:

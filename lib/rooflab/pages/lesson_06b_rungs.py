@@ -25,10 +25,10 @@ def rungs_of_the_page() -> None:
     lines = []
     for names, built_on, question in _SECTIONS:
         widths = [width for width in study.WIDTHS if set(names) & set(study.rungs_for(width))]
-        where = "Hopper" if names[0] in op.HOPPER else "any GPU from 8.0 on"
+        where = "9.0 (Hopper)" if names[0] in op.HOPPER else "8.0 or later"
         numbers = ", ".join(name.partition("_")[0] for name in names)
         lines.append((numbers, question, built_on, ", ".join(map(str, widths)), where))
-    heads = ("Rungs", "Question", "Built on", "Widths", "Runs on")
+    heads = ("Rungs", "Question", "Built on", "Widths", "Compute capability")
     table = pd.DataFrame(lines, columns=list(heads))
     display.table(table, dict(zip(heads, heads, strict=True)), {}, "The rungs of this page, in its order")
 
@@ -49,7 +49,7 @@ def worth(every: Rows, gpu: str, first: str, second: str) -> None:
             f"*Worth:* rungs {before} and {second.partition('_')[0]} are not recorded on one shape here."
         )
         return
-    text = f"*Worth on the {gpu}:* "
+    text = f"*Worth of rung {second.partition('_')[0]} on the {gpu}:* "
     if len(gain) > 1:
         most = gain.loc[gain["gain"].idxmax()]
         text += f"{gain['gain'].median():.2f} times the speed of rung {before} at the median of {len(gain)} "
@@ -74,9 +74,9 @@ Rung 11 packs 8, 4 or 2 heads, because its block's rows must divide evenly; of a
 it packs none. Here any group fits: 7 heads of 18 queries fill 126 of 128 rows.""",
     "15_warp_vote": """\
 A row's scores lie in four lanes. To find their largest takes two *shuffles*, by which lanes \
-read each other's registers, the second waiting for the first. Softmax may subtract any earlier largest \
-score instead, here `base`: a weight then exceeds 1, and FP16 holds it up to 65,504. So the lanes exchange \
-scores only where one of the warp found a score more than 8 above its base, a weight above 2^8.
+read each other's registers, the second waiting for the first. But \
+the largest is needed only where a lane found a score more than 8 above the row's `base`, the earlier \
+largest score that softmax subtracts. So the warp asks that first, by a *vote*: one instruction.
 
 ```text
 rung 14, each row and tile:                     rung 15:
@@ -111,7 +111,7 @@ def small_steps(every: Rows) -> None:
         number = name.partition("_")[0]
         text = f"**Rung {number}** ([source](../kernels/attention/{name}.cu)). {change}"
         if len(gain):
-            said.append(f"{gain.median():.2f} for rung {number}")
+            said.append(f"{gain.median():.2f} for rung {number} (up to {gain.max():.2f})")
             worth = f"*Worth {gain.median():.2f} times the speed of rung {before}"
             worth += f", {gain.min():.2f} to {gain.max():.2f} on {len(gain)} shapes" if len(gain) > 1 else ""
             text += f"\n\n{worth}.*"

@@ -109,8 +109,7 @@ def _headline(store: Store) -> str:
     table = headline(store)
     if table.empty:
         return f"There is no recording of {store.device} yet.\n"
-    more = ["", passed] if (passed := readme.passed(store)) else []
-    return "\n".join([readme.device_line(store), "", *readme.table(table), *more]) + "\n"
+    return "\n".join([readme.device_line(store), "", *readme.table(table)]) + "\n"
 
 
 # What is made in which page, by the name that its markers have.

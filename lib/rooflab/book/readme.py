@@ -307,7 +307,7 @@ def markdown(store: Store) -> str:
     for place, (head, part) in enumerate(parts.items()):
         if len(part) and place < 2:
             lines += ["", f"**{head}**", "", *table(part)]
-            lines += ["", PASSED] if any(map(_passes, part["of its roof"])) else []
+            lines += ["", _PASSED] if any(map(_passes, part["of its roof"])) else []
             lines += (
                 ["", _HEADS] if "weights" in part and part["weights"].str.endswith("q8_0 head").any() else []
             )
@@ -316,7 +316,7 @@ def markdown(store: Store) -> str:
     return "\n".join(lines) + "\n"
 
 
-PASSED = (
+_PASSED = (
     "A share above 100%: a tensor roof is the rate that cuBLAS reached on a product of 8,192³, not a limit "
     "of the chip. Another kernel can pass it; the datasheet's rate is the limit."
 )
@@ -325,11 +325,6 @@ PASSED = (
 def _passes(share: str) -> bool:
     """Whether a share such as "103% of fp16_tensor" is above a tensor roof."""
     return "tensor" in share and float(share.partition("%")[0]) > 100
-
-
-def passed(store: Store) -> str:
-    """The sentence on shares above 100 %, where the operators' table has one; else nothing."""
-    return PASSED if any(map(_passes, results(store)["of its roof"])) else ""
 
 
 _HEADS = (

@@ -384,9 +384,9 @@ def two_profilers(here: Lab, cases: Sequence[Case], context: int) -> None:
         text += (
             f"totals differ by at most {off:.1f}%, those of a class by up to {agree.apart.abs().max():.0f}%. "
         )
-        text += "So the total does not depend" if same and off < 5 else "So the total depends"
+        text += "Either will do for totals." if same and off < 5 else "Say with a total which one it is by."
         both = "PyTorch's own profiler reads the kernels' times through CUPTI, the driver's tracing library. "
-        display.say(f"{both}{text} on which of the two is installed.")
+        display.say(both + text)
     heads = {"class": "class (eager)", "us_nsys": "nsys, µs", "us_cupti": "CUPTI, µs"}
     heads |= {"apart": "apart, %", "launches_nsys": "launches, nsys", "launches_cupti": "launches, CUPTI"}
     forms = {"us_nsys": "{:,.0f}", "us_cupti": "{:,.0f}", "apart": "{:+.1f}"}

@@ -85,7 +85,7 @@ def scores_tested(width: int = 128, tokens: int = 256) -> None:
         q, k, _ = attention_work.operands(shape)
     query, keys = q[:, 0].astype(np.float32), k[:, 0].astype(np.float32)
     exact = query.astype(float) @ keys.T.astype(float)
-    off = abs(attention_work._packed_scores(query, keys) - exact) / np.sqrt(width)
+    off = abs(attention_work.packed_scores(query, keys) - exact) / np.sqrt(width)
     typical, largest = 1e3 * np.sqrt((off**2).mean()), 1e3 * off.max()
     text = f"**Test** on the CPU, {off.size:,} scores of such inputs: typically off by {typical:.2f} ‰, "
     text += f"predicted {1e3 * HALF / np.sqrt(3):.2f}. The largest error is {largest:.1f} ‰, "

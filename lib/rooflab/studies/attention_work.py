@@ -71,7 +71,7 @@ def exact(q: Any, k: Any, v: Any, shape: Shape, rounded: Any = None, packed: boo
             for head in range(g * group, (g + 1) * group):
                 query = q[start:stop, head].astype(kind)
                 if packed:
-                    scores = _packed_scores(query, keys[low:high]) * kind(scale)
+                    scores = packed_scores(query, keys[low:high]) * kind(scale)
                 else:
                     scores = (query * kind(scale)) @ keys[low:high].T
                 scores[hidden] = -np.inf
@@ -82,7 +82,7 @@ def exact(q: Any, k: Any, v: Any, shape: Shape, rounded: Any = None, packed: boo
     return out
 
 
-def _packed_scores(query: Any, keys: Any) -> Any:
+def packed_scores(query: Any, keys: Any) -> Any:
     """query keys^T in 64 sums of FP16, each rounded after every product."""
     total = 0
     for c in range(64):

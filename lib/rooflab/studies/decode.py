@@ -201,9 +201,8 @@ class Decode(Study):
     """Lesson 08."""
 
     name, lesson = "decode", "08"
-    setup_s, check_s = 0.4, 1.2
-    several_s = 2.5  # more where each of several rows' logits is judged, and their step captured
-    gemma_s = 10.0  # more for Gemma, whose weights are made and judged anew for each case
+    # The last two: more where several rows' logits are judged; for Gemma, whose weights each case makes.
+    setup_s, check_s, several_s, gemma_s = 0.4, 1.2, 2.5, 10.0
     after = predictions.SOURCES
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
@@ -232,8 +231,7 @@ class Decode(Study):
         return unfit(case, capability) or hf.lacks(case.impl) or super().refuses(case, capability)
 
     def seconds(self, case: Case, device: Device) -> float:
-        several = case.impl in (*TOGETHER, "drafts")
-        more = several * self.several_s + (case.model == GEMMA) * self.gemma_s
+        more = (case.impl in (*TOGETHER, "drafts")) * self.several_s + (case.model == GEMMA) * self.gemma_s
         return super().seconds(case, device) + more
 
     def memory_bytes(self, case: Case) -> int:

@@ -419,7 +419,8 @@ def over_two_op(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: lis
 def takeaway(gpu: str, event: int, graph: int, theirs: Rows, kernels: Rows) -> None:
     """What to take away, computed."""
     text = f"- **Kernel or launches?** {_kernel_or_launches(theirs, kernels)}\n"
-    text += "- An event clock around eager calls times the slower of the GPU and the program that launches. "
+    text += "- Of each further eager call an event clock counts the slower of the GPU and the program that "
+    text += "launches. "
     text += "For kernels of a few microseconds that is the program.\n"
     text += "- A warm cache helps the kernel that moves more bytes. A decoder reads all its weights for each "
     text += "token, so they are never warm.\n"

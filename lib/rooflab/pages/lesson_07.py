@@ -74,7 +74,8 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
     plot.round_ticks(ax, "x")
     ax.legend(fontsize=8, frameon=False, ncols=2, loc="center left", bbox_to_anchor=(0.01, 0.32))
     says = f"{title} on {gpu}, {plot.dates(pd.concat(drawn))}; dotted: the bound by bytes and FLOPs. "
-    says += "A curve is the format's fastest kernel at each number of tokens, without two-op. Where it is "
+    says += "A curve is the format's fastest kernel at each number of tokens, without two-op; FP16's is "
+    says += "cuBLAS. Where it is "
     says += "level, more tokens take no more time."
     return answer, able, (fig, says)
 

@@ -1,12 +1,12 @@
 """Several GPUs of one host: a recording of their own, made by processes that this machine cannot start."""
 
 import pytest
-from rooflab import cli, lab, studies
+from rooflab import cli, engine, lab, studies
 from rooflab.engine import world
 from rooflab.errors import UsageError
 from rooflab.hardware import device
 from rooflab.records.store import Store
-from rooflab.studies import links, links_work, split
+from rooflab.studies import links, links_tokens, links_work, split
 from rooflab.studies.links_tokens import Found
 from stand_in import Machine
 
@@ -103,3 +103,14 @@ def test_whole_models_are_recorded_beside_links(two, capsys):
     assert prompt["tok_s"] == pytest.approx(1e6 * prompt["seq"] / prompt["median_us"], rel=1e-4)
     errors = [str(each) for each in lab.freshness(str(two / "h200-x2")) if each.severity == "error"]
     assert errors == [], "a recording may lack links"
+
+
+def test_a_model_that_four_gpus_cannot_share_is_skipped_with_the_reason():
+    cases = [case for case in split.tokens() if case.model == "qwen2.5-1.5b"]
+    found = links_tokens.refused(engine.spec("qwen2.5-1.5b"), cases, 4)
+    assert {each.reason for each in found.values()} == {
+        "The 2 key and value heads of qwen2.5-1.5b cannot be shared evenly by 4 processes; "
+        "take a number that divides 12, 2, 8960."
+    }
+    assert [case.impl for case in cases if case.id not in found] == [links.ALONE]
+    assert not links_tokens.refused(engine.spec("qwen2.5-1.5b"), cases, 2)

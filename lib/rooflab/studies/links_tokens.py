@@ -16,7 +16,7 @@ from rooflab.bench import gate
 from rooflab.engine import exact
 from rooflab.engine.weights import random_tensors
 from rooflab.engine.world import Distributed, Peers, World
-from rooflab.errors import GateError
+from rooflab.errors import GateError, UsageError
 from rooflab.records.case import Case
 from rooflab.studies import links, split
 
@@ -50,7 +50,9 @@ def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
     """
     from torch import distributed
 
-    spec, found = engine.spec(cases[0].model), {}
+    spec = engine.spec(cases[0].model)
+    found = refused(spec, cases, world.size)
+    cases = [case for case in cases if case.id not in found]
     two_layers = replace(spec, shape=replace(spec.shape, layers=_LAYERS))
     peers = Peers(world)
     worlds: dict[str, World | None] = {links.ALONE: None, links.NCCL: world}
@@ -79,6 +81,17 @@ def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
         del weights
         _give_up_memory()
     return found
+
+
+def refused(spec: engine.Spec, cases: Sequence[Case], size: int) -> dict[str, Found]:
+    """Cases of a model that `size` GPUs cannot share evenly, each with the reason; never those of one GPU."""
+    try:
+        engine.share(spec, random_tensors(spec), 0, size)
+    except UsageError as error:
+        return {
+            case.id: Found([], math.nan, math.nan, f"{error}") for case in cases if case.impl != links.ALONE
+        }
+    return {}
 
 
 def _give_up_memory() -> None:

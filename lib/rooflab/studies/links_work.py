@@ -23,7 +23,7 @@ from rooflab.studies.links_tokens import Found, gathered
 SAMPLES = 20
 CHAIN_US = 1000.0
 _MOST_CHAIN = 200
-_DOUBLINGS = 100  # sums in place that BF16 holds, each of which adds an exponent at most
+_EXPONENTS = 100  # by which sums in place may grow in BF16: with two GPUs each sum adds one, with four two
 _HOLD_CYCLES = 400_000  # some 200 us, in which the host puts all of a replay into the stream
 _SEED = 20261122
 
@@ -306,7 +306,7 @@ def _handover(pool: Pool, case: Case) -> Contestant:
     off = float((plain.double() - expected).abs().max())
     unit = float(torch.finfo(out.dtype).eps * 2 ** math.floor(math.log2(float(expected.abs().max()))))
     work = _work(case, whole, pool.x, out, lambda: expected, max(2 * off, unit))
-    return Contestant(case, work, op, lambda: residual.copy_(before), _DOUBLINGS)
+    return Contestant(case, work, op, lambda: residual.copy_(before), _in_place(world.size))
 
 
 def _own_sum(pool: Pool, case: Case) -> Contestant:
@@ -365,6 +365,11 @@ def _nccl(pool: Pool, case: Case) -> Contestant:
     return Contestant(case, _work(case, whole_op, pool.x, out, lambda: expected, budget), op, _nothing)
 
 
+def _in_place(size: int) -> int:
+    """How many sums over `size` GPUs a chain may make in place."""
+    return _EXPONENTS // (size - 1).bit_length()
+
+
 def _one_shot(pool: Pool, case: Case) -> Contestant:
     from torch import distributed
 
@@ -401,4 +406,4 @@ def _two_shot(pool: Pool, case: Case) -> Contestant:
 
     budget = _budget(pool, pool.sum(), "bfloat16")
     work = _work(case, whole_op, pool.x, own, lambda: expected, budget)
-    return Contestant(case, work, op, lambda: own.copy_(mine), _DOUBLINGS)
+    return Contestant(case, work, op, lambda: own.copy_(mine), _in_place(pool.world.size))

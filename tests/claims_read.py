@@ -69,7 +69,7 @@ def contradictions(cells: Sequence[Cell], gpu: str, counted: bool = True) -> lis
         for name in dict.fromkeys(
             each.opened if each.prose or each.tables else ()
         ):  # what is read may be shown
-            if not (borrowed if name in ("h200", "h200-x2") else _named(name, whole)):
+            if not (borrowed if name in ("h200", "h200-x2", "h200-x4") else _named(name, whole)):
                 found.append(f"[{each.number}] shows figures of {name} without its name")
     return found
 

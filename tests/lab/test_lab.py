@@ -47,7 +47,7 @@ def test_words_that_do_not_exist_are_named(monkeypatch):
     monkeypatch.delenv("ROOFLAB_MODE")
     with pytest.raises(UsageError, match="EFFORT is one of full, quick, not 'some'"):
         laboratory.open("replay", effort="some")
-    known = r"\(h100-sxm-x2, h200, h200-x2\)"
+    known = r"\(h100-sxm-x2, h200, h200-x2, h200-x4\)"
     with pytest.raises(UsageError, match=f"no recording 'h300': name one of data/'s {known}"):
         laboratory.open("replay", "h300")
 

@@ -5,7 +5,7 @@ from pages_read import said
 from rooflab import lab
 from rooflab.errors import UsageError
 from rooflab.ops import all_reduce
-from rooflab.pages import held, lesson_10, lesson_10b, lesson_10c
+from rooflab.pages import four_gpus, held, lesson_10, lesson_10b, lesson_10c
 from rooflab.studies import links, split
 
 
@@ -76,8 +76,8 @@ def test_a_prediction_that_fails_is_named(rows, monkeypatch):
 
 @pytest.fixture(scope="module")
 def split_rows():
-    here = lab.open("replay", "h100-sxm", gpus=2, study="split")
-    assert here.device == "h100-sxm-x2"
+    here = lab.open("replay", "h200", gpus=2, study="split")
+    assert here.device == "h200-x2"
     return here.measure("split", here.cases("split"))
 
 
@@ -85,9 +85,10 @@ def test_sums_in_the_norms_make_a_second_gpu_pay_for_every_model(split_rows):
     found = lesson_10c.tokens(split_rows)
     by = found.set_index(["model", "format", "impl"])["gain"]
     for model, format in set(zip(found["model"], found["format"], strict=True)) - set(split.TOO_LARGE):
-        assert by[model, format, split.FUSED] > 1.2, (model, format)
-        gains = [by[model, format, impl] for impl in (split.FUSED, split.SEPARATE, links.NCCL)]
-        assert gains == sorted(gains, reverse=True), (model, format)
+        fused, separate, nccl = (
+            by[model, format, impl] for impl in (split.FUSED, split.SEPARATE, links.NCCL)
+        )
+        assert fused > 1.02 and fused > 0.98 * separate > 0.98 * nccl, (model, format)
     assert by["qwen2.5-1.5b", "fp16", split.SEPARATE] < 1, (
         "which a launch and a wait for each sum made slower"
     )
@@ -101,8 +102,30 @@ def test_what_a_gpu_holds_decides_how_many_a_model_needs():
     assert tied == pytest.approx(3.09, abs=0.01), "the head is the embedding"
 
 
-def test_a_study_that_a_device_lacks_is_replayed_from_one_that_has_it():
-    assert lab.open("replay", "h200", gpus=2, study="split").device == "h100-sxm-x2"
-    assert lab.open("replay", "h200", gpus=2, study="links").device == "h200-x2"
+def test_a_device_that_lacks_a_recording_is_replayed_from_one_that_has_it():
+    assert lab.open("replay", "h100-sxm", gpus=2, study="split").device == "h100-sxm-x2"
+    assert lab.open("replay", "a100-80gb", gpus=2, study="split").device == "h200-x2"
     with pytest.raises(UsageError, match="no recording of 8 GPUs that holds links"):
         lab.open("replay", "h200", gpus=8, study="links")
+
+
+def test_two_more_gpus_cost_a_sum_more_than_their_bytes_and_pay_for_a_large_model(rows, split_rows):
+    four = lesson_10b.of_token(four_gpus.recorded("NVIDIA H200", "links")).set_index("impl")["median_us"]
+    two = lesson_10b.of_token(rows).set_index("impl")["median_us"]
+    own = [rung.name for rung in all_reduce.LADDERS["all_reduce"]]
+    assert (four[own] - two[own] > 0.5).all(), "where the law promises less than 0.1"
+    assert four[own].min() < 0.6 * four.drop(own).min(), "every library is far slower"
+    found = lesson_10c.tokens(four_gpus.recorded("NVIDIA H200", "split"))
+    by = found.set_index(["model", "format", "impl"])["gain"]
+    assert by["llama-3-8b", "fp16", split.FUSED] > 2.5
+    assert "qwen2.5-1.5b in FP16 cannot be shared by four here: it has 2 key and value heads" in said(
+        "10c_large"
+    )
+
+
+def test_a_gpu_of_which_four_were_not_recorded_has_no_figures(rows, monkeypatch):
+    told = []
+    monkeypatch.setattr(four_gpus.display, "say", told.append)
+    four_gpus.sums(rows, "NVIDIA A100 80GB")
+    four_gpus.tokens(rows, "NVIDIA A100 80GB")
+    assert told == ["Of four NVIDIA A100 80GBs nothing was recorded."] * 2

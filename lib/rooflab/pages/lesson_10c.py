@@ -290,8 +290,10 @@ def _open(few: Rows) -> list[str]:
     """The models whose layers save far less, by the microseconds a layer: what was not explained."""
     if few.empty:
         return []
-    said = listed(f"{name} saves {us:.1f} µs" for name, us in few.items())
-    return [f"Open: {said} a layer with the same launches spared. Why so little was not found."]
+    said = listed(
+        f"{name} saves {us:.1f} µs" if us > 0 else f"{name} loses {-us:.1f} µs" for name, us in few.items()
+    )
+    return [f"Open: {said} a layer, although the same launches are spared. Why was not found."]
 
 
 def prompt_table(rows: Rows) -> None:

@@ -129,9 +129,9 @@ def without_launches(theirs: Rows, kernels: Rows) -> int:
         f"token, FP16's once for all. By these the loop loses from {lost} tokens on.",
     )
     text = f"- **Kernels alone, from DRAM, the loop loses from {lost} tokens on**: it takes "
-    text += f"{kernels['fused']:.0f} µs for each token, and FP16's kernel, which reads its weights once, "
-    text += f"{kernels['fp16']:.0f} for few tokens as for one. For one token that is {ratio:.2f} times the "
-    text += f"speed of FP16, where {sweep['gain'].iloc[0]:.2f} were published.\n"
+    text += f"{kernels['fused']:.0f} µs for each token. FP16's kernel reads its weights once, in "
+    text += f"{kernels['fp16']:.0f} µs for one token; we take the same for a few. For one the loop has "
+    text += f"{ratio:.2f} times the speed of FP16, where {sweep['gain'].iloc[0]:.2f} were published.\n"
     first = _lost_with_launches(theirs, PROFILED)
     if first and first < lost:
         text += f"- By the event clock it lost from {first} on. {_told_by_the_rest(rows, first)}\n"

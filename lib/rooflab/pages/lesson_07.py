@@ -349,13 +349,12 @@ def _over_gemv(gains: dict[str, Any], rows: Rows) -> str:
     for format, gain in gains.items():
         over = strategies.over_gemv(gain, rows)
         if len(over):
-            name, lost = strategies.label(format, "").strip(), int((over < 1 / crossover.LEVEL).sum())
-            parts.append(
-                f"{name} {over.min():.1f} to {over.max():.1f} times, behind on {lost} of {len(over)}"
-            )
-    if not parts:
-        return ""
-    return f"Over our FP16 GEMV, which takes one token alone, these gains are smaller: {'; '.join(parts)}."
+            lost = over[over < 1 / crossover.LEVEL]
+            text = strategies.label(format, f"is {over.min():.1f} to {over.max():.1f} times as fast")
+            if len(lost):
+                text += f", behind on {listed([f'{n:,} × {k:,}' for n, k in lost.index])}"
+            parts.append(text)
+    return f"Over our FP16 GEMV, which takes one token alone, {'; '.join(parts)}." if parts else ""
 
 
 def gains_by_matrix(gains: dict[str, Any], gpu: str, rows: Rows) -> None:

@@ -9,7 +9,7 @@ from rooflab.analysis import int4 as analysis
 from rooflab.errors import UsageError
 from rooflab.numerics import quant
 from rooflab.ops import int4
-from rooflab.pages import lesson_04b_causes, lesson_04c, lesson_04c_stops, lesson_04d
+from rooflab.pages import lesson_04b_causes, lesson_04c, lesson_04c_stops, lesson_04d_laptop
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 
@@ -304,25 +304,33 @@ def test_where_int4_stops_paying_is_said_by_the_first_number_of_tokens_that_gain
 
 
 def test_the_loop_loses_from_where_its_kernels_take_longer_than_fp16():
-    assert lesson_04d._loses_from(pd.Series({"fused": 30.0, "fp16": 100.0})) == 4
-    assert lesson_04d._loses_from(pd.Series({"fused": 30.0, "fp16": 80.0})) == 3
+    assert lesson_04d_laptop.loses_from(pd.Series({"fused": 30.0, "fp16": 100.0})) == 4
+    assert lesson_04d_laptop.loses_from(pd.Series({"fused": 30.0, "fp16": 80.0})) == 3
 
 
-def test_the_clock_s_loser_is_named_by_what_the_kernels_take():
-    theirs = pd.DataFrame({"shape": lesson_04d._PROFILED, "batch": [1, 2, 8], "fp16": [200.0, 90.0, 70.0]})
-    theirs["gain"] = [2.0, 0.6, 0.1]
+def test_the_clock_s_loser_is_named_by_what_the_kernels_take_and_what_is_left_over():
+    theirs = pd.DataFrame({"shape": lesson_04d_laptop.PROFILED, "batch": [1, 2, 8]})
+    theirs["fp16"], theirs["gain"] = [200.0, 90.0, 70.0], [2.0, 0.6, 0.1]
     fast, slow = (pd.Series({"fused": us, "fp16": 100.0}) for us in (30.0, 60.0))
-    assert "At 2 tokens the launches probably lose" in lesson_04d._kernel_or_launches(theirs, fast)
-    assert "2 kernels take 60 µs, and FP16's 100" in lesson_04d._kernel_or_launches(theirs, fast)
-    assert lesson_04d._kernel_or_launches(theirs, slow).startswith("The kernels lose, not the launches")
+    grows, falls = theirs.assign(fused=[80, 150, 700]), theirs.assign(fused=[80, 150, 230])
+    named = lesson_04d_laptop.kernel_or_launches
+    assert "At 2 tokens the launches probably lose" in named(grows, fast)
+    assert "For 2 tokens the published record cannot tell" in named(falls, fast)
+    assert all("2 kernels alone take 60 µs, and FP16's 100" in named(rows, fast) for rows in (grows, falls))
+    assert named(falls, slow).startswith("The kernels lose, not the launches")
+    assert list(lesson_04d_laptop.left_over(falls, fast)["rest"]) == [50, 90, -10]
+    told = lesson_04d_laptop._told_by_the_rest(lesson_04d_laptop.left_over(falls, fast), 2)
+    assert "8 tokens leave -10" in told and "below 0" in told and "cannot tell" in told
+    told = lesson_04d_laptop._told_by_the_rest(lesson_04d_laptop.left_over(grows, fast), 2)
+    assert "probably they are" in told and "cannot" not in told
 
 
 def test_a_gain_over_a_slow_baseline_is_named():
     rows = pd.DataFrame({"batch": [1, 16], "fp16": [200.0, 80.0], "fused": [100.0, 400.0]})
-    text = lesson_04d._slow_baseline(rows, pd.Series({"fused": 30.0, "fp16": 110.0}))
+    text = lesson_04d_laptop._slow_baseline(rows, pd.Series({"fused": 30.0, "fp16": 110.0}))
     assert "200 µs, where more tokens take less, down to 80 µs for 16" in text and text.endswith("0.80.")
-    assert "110" not in lesson_04d._slow_baseline(rows, None)
-    assert lesson_04d._slow_baseline(rows.assign(fp16=80.0), None) == ""
+    assert "110" not in lesson_04d_laptop._slow_baseline(rows, None)
+    assert lesson_04d_laptop._slow_baseline(rows.assign(fp16=80.0), None) == ""
 
 
 def test_an_untuned_rung_is_named_apart_only_beside_its_tuned_form():

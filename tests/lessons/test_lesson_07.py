@@ -1,15 +1,18 @@
 """What lesson 07 claims of the recorded H200, and that its pages say what the rows say."""
 
+import pandas as pd
 import pytest
 from pages_read import said
 from rooflab import dispatch, lab
 from rooflab.analysis import extrapolation, strategies, time_breakdown
 from rooflab.hardware import device, perf_model
 from rooflab.numerics import model_shapes
+from rooflab.pages import lesson_07_choices as choices
 from rooflab.pages import lesson_07_clocks as clocks
 from rooflab.studies import attribution, regimes
 
 MLP, QO = regimes.SOURCE
+_ONE_TOKEN = (("fp16", "gemv"), ("int4_g128", "fused"))
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +150,44 @@ def test_the_dispatcher_s_own_table_is_the_recording(h200, monkeypatch, tmp_path
     machine, fit = dispatch.reference()
     assert machine == strategies.machine(h200) and fit.rows == len(table)
     assert dispatch.choose("int4_g128", *MLP, 1, "rtx-4090").why.startswith("predicted, fitted on h200")
+
+
+def test_a_gain_over_cublas_has_one_over_the_gemv_beside_it(rows):
+    gain = strategies.gains(rows, "int4_g128")
+    over = strategies.over_gemv(gain, rows)
+    us = [strategies.of(rows, *way, MLP, "graph").set_index("batch")["median_us"][1] for way in _ONE_TOKEN]
+    assert over[MLP] == pytest.approx(us[0] / us[1])
+    assert strategies.over_gemv(gain, rows[rows["impl"] != "gemv"]).empty
+    assert strategies.over_gemv(gain.drop(columns=1), rows).empty
+    shown = said("07_regimes.ipynb")
+    assert f"over it INT4's gain is {over[MLP]:.2f}" in shown and "as fast as FP16 cuBLAS" in shown
+
+
+def test_an_order_that_is_not_recorded_everywhere_says_what_runs_there():
+    held = ["Q8_0 in all three orders"] * 3 + ["Q8_0 in tile order"] * 3
+    picks = pd.DataFrame({"held": held, "format": "q8_0", "tokens": [1, 4, 24] * 2})
+    picks["orders"] = [None] * 3 + [("tiles",)] * 3
+    picks["why"] = ["1", "4", "32", "8", "8", "32"]
+    picks["us"], picks["at"] = [7.0, 8.0, 10.0, 11.5, 11.5, 10.0], [1, 4, 32, 8, 8, 32]
+    text = choices._cost_of_one(picks, "Q8_0 in tile order")
+    assert "loses nothing at 24 tokens. It is not recorded at 1 and 4" in text
+    assert "takes 11.5 µs for 8 tokens, where with every order 7.0 and 8.0 are enough" in text
+    picks.loc[5, "us"] = 15.0
+    assert "takes up to 1.50 times as long (at 24 tokens)" in choices._cost_of_one(
+        picks, "Q8_0 in tile order"
+    )
+
+
+def test_two_launches_that_take_twice_one_read_the_weights_again():
+    loops = {"n": MLP[0], "k": MLP[1], "clock": "graph", "cache": "cold", "batch": [1, 2]}
+    store = pd.concat(
+        [
+            pd.DataFrame(loops | {"impl": "1_warp_row", "options": "loop=1", "median_us": [11.0, 22.0]}),
+            pd.DataFrame(loops | {"impl": "torch.matmul", "options": "", "median_us": [10.0, 10.0]}),
+        ]
+    )
+    assert "11.0 µs for one token and 22.0 for two, FP16 cuBLAS 10.0 and 10.0" in clocks._read_again(
+        store, MLP
+    )
+    assert clocks._read_again(store.assign(median_us=10.0), MLP) == ""
+    assert clocks._read_again(store[store["batch"] == 1], MLP) == ""

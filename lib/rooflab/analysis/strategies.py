@@ -221,6 +221,17 @@ def gains(rows: pd.DataFrame, format: str, clock: str = "graph") -> pd.DataFrame
     return wide.sort_values("mb", ignore_index=True)
 
 
+def over_gemv(gain: pd.DataFrame, rows: pd.DataFrame, clock: str = "graph") -> pd.Series:
+    """A format's `gains` at one token over the FP16 GEMV instead of cuBLAS, by matrix (n, k), as far as that
+    was measured.
+    """
+    mine = rows[(rows["clock"] == clock) & (rows["study"] == "regimes") & (rows["batch"] == 1)]
+    us = mine[mine["format"] == "fp16"].pivot_table("median_us", ["n", "k"], "impl")
+    if 1 not in gain.columns or not {"cublas", "gemv"} <= set(us.columns):
+        return pd.Series(dtype=float)
+    return (gain.set_index(["n", "k"])[1] * us["gemv"] / us["cublas"]).dropna()
+
+
 def winners(rows: pd.DataFrame, shape: tuple[int, int], clock: str = "graph") -> pd.DataFrame:
     """The fastest way of all formats at every number of tokens (batch, label, median_us), and the fastest of
     each format (a column a format).

@@ -330,7 +330,7 @@ def under_the_roofline(
     """Draw the products of one token and those of a prompt of `tokens` under memory and arithmetic."""
     read, gpu = here.roof["dram_read"].value, here.run.gpu
     ridge = roofline.ridge(read, peak)
-    title = "Weight products of one token under the roofline"
+    title = "Weight products under the roofline"
     fig, ax = plot.figure("FLOP per DRAM byte", "TFLOP/s", title, xlog=True, ylog=True)
     ends = [0.3, ridge, 1000.0]
     ax.plot(ends, [min(x * read / 1e3, peak) for x in ends], color=plot.ROOF_COLOUR)
@@ -389,15 +389,17 @@ def _prompt_side(products: Rows, prompt: Rows, tokens: int, ridge: float) -> str
 def takeaway(products: Rows, step: Rows, timed: Rows, gpu: str, read: float) -> None:
     """What to take away, computed."""
     fixed, _ = launch_rule.line(timed.bytes, timed.median_us, read)
-    head = products.set_index("part").loc["lm_head"]
+    head, small = products.set_index("part").loc["lm_head"], _small(step)
+    known = (small["class"] == "weight").sum()
     display.say(
         f"- The weight products read what they must, within {off_percent(products).abs().max():.0f}%.\n"
         f"- On {gpu} a product by cuBLAS costs {fixed:.1f} µs besides its bytes. So `lm_head` "
         f"reaches {head.pct:.0f}% of the roof, "
-        f"`{products.part[products.pct.idxmin()]}` {products.pct.min():.0f}%.\n"
-        f"- {len(_small(step))} of {len(step)} counted launches are too small for this GPU: what "
-        "they take is mostly their fixed time. Fewer launches help, or a shorter fixed time; a higher rate "
-        "of memory does not."
+        f"`{products.part[products.pct.idxmin()]}` {products.pct.min():.0f}%. Fewer products help, or a "
+        "shorter fixed time.\n"
+        f"- {len(small)} of {len(step)} counted launches are too small for this GPU: a higher rate of memory "
+        f"does not help them. A fixed time was measured for products only, {known} of the {len(small)}; the "
+        "others were not timed without their work."
     )
 
 

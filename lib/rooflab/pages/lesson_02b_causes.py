@@ -24,9 +24,10 @@ def plan(products: Rows, step: Rows, timed: Rows, read: float, sms: int) -> None
     }
     out, left = ([cause for cause, no in causes.items() if no == wanted] for wanted in (True, False))
     text = f"The {count} weight products of a layer take {took:.0f} µs in the running model; their bytes "
-    text += f"need {least:.0f} at the read roof. Why? As causes the counters rule out "
-    text += listed(out) if out else "nothing"
-    text += f", and leave {listed(left)} possible. " if left else ". "
+    text += f"need {least:.0f} at the read roof. Why? "
+    not_it = listed([f"not {cause}" for cause in out])
+    text += f"By the counters it is {not_it}. " if out else "The counters rule no cause out. "
+    text += f"They leave {listed(left)} possible. " if left else ""
     fixed, rate = launch_rule.line(timed.bytes, timed.median_us, read)
     due = count * fixed + layer_sum(products, rate)[1]
     if fixed < 0.05:
@@ -34,7 +35,7 @@ def plan(products: Rows, step: Rows, timed: Rows, read: float, sms: int) -> None
     else:
         text += f"The clock then finds **a fixed time of {fixed:.1f} µs a product** besides that of its bytes"
     if fixed >= 0.05 and explains(count * fixed, due, took):
-        text += ": together they make up the time." if left else ": that is the reason."
+        text += ": together they make up the time. What the library does in it is not counted."
     elif fixed >= 0.05:
         text += f". Together they make {due:.0f} µs."
     display.say(text)
@@ -55,17 +56,27 @@ def _grids(step: Rows, products: Rows) -> tuple[Rows, Rows]:
     return counts.sort_values(kind="stable"), weights.dram_pct
 
 
-def _against(counts: Rows, busy: Rows) -> tuple[Any, Any] | None:
-    """Two products, of which the first has no more blocks and yet keeps the memory much busier; or None."""
-    pairs = [(a, b) for a in counts.index for b in counts.index if counts[a] <= counts[b]]
-    few, many = max(pairs, key=lambda pair: busy[pair[0]] / busy[pair[1]])
-    return None if busy[few] < 1.5 * busy[many] else (few, many)
+def _same_bytes(counts: Rows, busy: Rows, moved: Rows) -> tuple[Any, Any] | None:
+    """Two products of about the same bytes, of which the first has clearly fewer blocks and yet keeps the
+    memory as busy, or nearly; or None.
+    """
+    pairs = [(a, b) for a in counts.index for b in counts.index if 1.2 * counts[a] <= counts[b]]
+    pairs = [(a, b) for a, b in pairs if abs(moved[a] / moved[b] - 1) < 0.1 and busy[a] > 0.9 * busy[b]]
+    return max(pairs, key=lambda pair: counts[pair[1]] / counts[pair[0]], default=None)
+
+
+def _same_blocks(counts: Rows, busy: Rows) -> tuple[Any, Any] | None:
+    """Two products with as many blocks, of which the first keeps the memory much busier; or None."""
+    pairs = [(a, b) for a in counts.index for b in counts.index if counts[a] == counts[b]]
+    pairs = [(a, b) for a, b in pairs if busy[a] > 1.5 * busy[b]]
+    return max(pairs, key=lambda pair: busy[pair[0]] / busy[pair[1]], default=None)
 
 
 def _may_decide(step: Rows, products: Rows, sms: int) -> bool:
     """Whether products have fewer blocks than the GPU has SMs, and none of them speaks against that cause."""
     counts, busy = _grids(step, products)
-    return bool((counts < sms).any()) and _against(counts, busy) is None
+    told = _same_bytes(counts, busy, products.set_index("part").bytes)
+    return bool((counts < sms).any()) and told is None
 
 
 def blocks(step: Rows, products: Rows, sms: int) -> None:
@@ -82,12 +93,19 @@ def blocks(step: Rows, products: Rows, sms: int) -> None:
         f"{listed(f'`{part}`' for part in parts.index)} {count}" for count, parts in counts.groupby(counts)
     ]
     text = f"Are the blocks too few for the {sms} SMs? The products have {', '.join(each)}. "
-    pair = _against(counts, busy)
-    if pair is None:
-        text += "No product with fewer blocks keeps the memory much busier than one with more, so these "
-        text += "counters do not tell whether blocks or bytes decide."
+    moved = products.set_index("part").bytes
+    alike, equal = _same_bytes(counts, busy, moved), _same_blocks(counts, busy)
+    if alike is None:
+        text += "No two products of the same bytes have different numbers of blocks and keep the memory as "
+        text += "busy, so these counters do not tell whether blocks or bytes decide."
     else:
-        few, many = pair
-        text += f"But `{few}` keeps the memory {busy[few]:.0f}% busy with {counts[few]} blocks, and `{many}` "
-        text += f"only {busy[many]:.0f}% with {counts[many]}: **the number of blocks does not decide**."
+        few, many = alike
+        text += f"`{few}` and `{many}` move about the same bytes, with {counts[few]} and {counts[many]} "
+        text += f"blocks, and keep the memory {busy[few]:.0f} and {busy[many]:.0f}% busy. "
+        if equal is not None and moved[equal[1]] < moved[equal[0]]:
+            large, small = equal
+            text += f"`{large}` and `{small}` have as many blocks, {counts[large]}, and keep it "
+            text += f"{busy[large]:.0f} and {busy[small]:.0f}% busy: `{small}` has "
+            text += f"{moved[small] / moved[large]:.0%} of the bytes. "
+        text += "**The number of blocks does not decide.**"
     display.say(text)

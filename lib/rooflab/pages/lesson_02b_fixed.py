@@ -45,7 +45,9 @@ def rate_by_bytes(timed: Rows, products: Rows, gpu: str, read: float) -> None:
     off = (fixed + timed.bytes / rate / 1e3) / timed.median_us - 1
     text = f"{title}: cuBLAS products, cold, on {gpu}, {plot.dates(timed)}. The curve, a fixed time and the "
     text += f"bytes on top, is off by {off.abs().median():.0%} in the median, "
-    plot.show(fig, f"{text}{off.abs().max():.0%} at most.")
+    plot.show(
+        fig, f"{text}{off.abs().max():.0%} at most, from the products timed alone, to which it is fitted."
+    )
 
 
 def laptop_line() -> tuple[float, float]:
@@ -102,12 +104,15 @@ def fixed_time(timed: Rows, products: Rows, read: float) -> None:
     text += f"{own:,.0f} GB/s, and {count} × {fixed:.1f} = {count * fixed:.0f} µs on top: "
     text += f"{due:.0f} µs. In the running model they take {took:.0f}: "
     text += (
-        "**the fixed time is why they take longer than their bytes.**"
+        "**the fixed time accounts for what they take beyond their bytes.** It was fitted to products timed "
+        "alone, so this is a test of it; where single products lie off the line, their errors cancel in the "
+        "sum."
         if explains(count * fixed, due, took)
         else f"the rule gives {due / took:.0%} of that."
     )
     display.say(text)
     display.say(
+        "The same fixed time weighs less where memory is slower. "
         f"A line through the laptop's published products gives {there:.1f} µs, worth "
         f"{there * rate / 1e3:.1f} MB at the fitted rate of {rate:,.0f} GB/s:"
     )

@@ -6,17 +6,18 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab.hardware import device
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, named_facts
 from rooflab.pages.lesson_04d_clocks import clocks_drawn as clocks_drawn
 from rooflab.pages.lesson_04d_clocks import exercise_in_the_record as exercise_in_the_record
+from rooflab.pages.lesson_04d_laptop import FORMS, LAPTOP, NAMES, PROFILED, kernel_or_launches
+from rooflab.pages.lesson_04d_laptop import laptop_gains as laptop_gains
+from rooflab.pages.lesson_04d_laptop import published_by_batch as published_by_batch
+from rooflab.pages.lesson_04d_laptop import without_launches as without_launches
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, page, plot
 
-_PROFILED = "8,960 × 1,536"  # the shape that the source profiled
-_LAPTOP = "RTX 4070 Laptop"  # its GPU
 # What a clock and a cache count, in the words of the first screen.
 _COUNTED = {
     "event, warm": "with launches, weights cached",
@@ -24,10 +25,6 @@ _COUNTED = {
     "graph, warm": "kernels alone, weights cached",
     "graph, cold": "kernels alone, weights in DRAM",
 }
-# Of the table that the source prints, and of the same one measured here.
-_NAMES = {"batch": "Batch", "two_op": "Two-op in PyTorch (µs)"}
-_NAMES |= {"fused": "Fused, a loop (µs)", "fp16": "FP16 (µs)", "gain": "Gain over FP16"}
-_FORMS = dict.fromkeys(("two_op", "fused", "fp16"), "{:,.0f}") | {"gain": "{:.2f}"}
 
 
 def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
@@ -46,22 +43,19 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
     answer = "The published clock also times the launches. "
     if len(named):
         published = float(named["fp16"].iloc[0] / named["fused"].iloc[0])
-        told = {f"{_LAPTOP}: {_COUNTED['event, warm']}": published}
-        if f"{drawn[0]:,} × {drawn[1]:,}" == _PROFILED:
-            alone = float(kernels["fp16"] / kernels["fused"])
-            told[f"{_LAPTOP}: {_COUNTED['graph, cold']}"] = alone
-            answer = (
-                f"{_kernel_or_launches(theirs, kernels)} For one token the profiler has {alone:.2f} times "
-            )
-            answer += f"the speed of FP16, where {published:.2f} were published. "
+        told = {f"{LAPTOP}: with launches, perhaps cached": published}
+        if f"{drawn[0]:,} × {drawn[1]:,}" == PROFILED:
+            told[f"{LAPTOP}: {_COUNTED['graph, cold']}"] = float(kernels["fp16"] / kernels["fused"])
+            answer = f"{kernel_or_launches(theirs, kernels)} "
         shown = told | shown
-    answer += f"On the {gpu} it " + ("does not win even then: " if gain.max() < 1 else "has ")
-    answer += f"{gain.min():.2f} to {gain.max():.2f} times, by clock and cache."
+    answer += f"On the {gpu}, where each part is timed, the loop "
+    answer += "loses even for one token: " if gain.max() < 1 else "has for one token "
+    answer += f"{gain.min():.2f} to {gain.max():.2f} times the speed of FP16, by clock and cache."
     able = (
         "say what an event clock, a graph clock, a warm and a cold cache each measure",
-        "take a published speed-up apart into kernels, launches and cache",
+        "take a speed-up apart into kernels, launches and cache, and say what a record leaves open",
     )
-    title = f"Fused INT4 over FP16, one token, {drawn[0]:,} × {drawn[1]:,}"
+    title = f"INT4 over FP16, one token, {drawn[0]:,} × {drawn[1]:,}"
     fig, ax = plot.figure("times as fast", title=title, height=1.1 + 0.25 * len(shown))
     fig.set_figwidth(page.WIDEST)
     level = ("as fast as FP16:", 1.0, "×")
@@ -69,39 +63,12 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
     plot.bars(ax, list(shown), values.round(2), "×", level)
     for patch, text, (name, value) in zip(ax.patches, ax.texts, shown.items(), strict=False):
         text.set_text(f"{value:.2f}×")
-        if name.startswith(_LAPTOP):
+        if name.startswith(LAPTOP):
             patch.set_facecolor(plot.PEER_COLOUR)
-        if text.get_color() == "black":  # beyond its bar: the line does not cross it
-            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})
-    said = f"{title}: as published for the {_LAPTOP}, and here on {gpu}, {plot.dates(rows)}."
+        if text.get_color() == "black" and value > 0.12 * ax.get_xlim()[1]:  # inside, off the line
+            text.set(color="white", fontweight="bold", ha="right", position=(-5, 0))
+    said = f"{title}: as published for the {LAPTOP}, and here on {gpu}, {plot.dates(rows)}."
     return answer, able, (fig, said)
-
-
-def _loses_from(kernels: Rows) -> int:
-    """From how many tokens on the source's loop of kernels takes longer than FP16's kernel, both profiled
-    with weights from DRAM.
-    """
-    return int(kernels["fp16"] / kernels["fused"]) + 1
-
-
-def _lost_with_launches(theirs: Rows, shape: str) -> int | None:
-    """The first number of tokens at which the source's table has its loop slower than FP16, or None."""
-    slower = theirs[(theirs["shape"] == shape) & (theirs["gain"] < 1)]
-    return int(slower["batch"].min()) if len(slower) else None
-
-
-def _kernel_or_launches(theirs: Rows, kernels: Rows) -> str:
-    """Whether the source's loop lost by its kernels or, as far as is known, by its launches, where its table
-    has it lose first.
-    """
-    timed, lost = _lost_with_launches(theirs, _PROFILED), _loses_from(kernels)
-    later = f"rom {lost} tokens on the loop of kernels loses, because it reads all weights for each."
-    if timed is None or timed < 2 or timed >= lost:
-        return f"The kernels lose, not the launches: by the source's profiler f{later}"
-    return (
-        f"At {timed} tokens the launches probably lose, not the kernel: by the source's profiler {timed} "
-        f"kernels take {timed * kernels['fused']:.0f} µs, and FP16's {kernels['fp16']:.0f}. F{later}"
-    )
 
 
 def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:
@@ -112,123 +79,6 @@ def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:
         "Shapes": ", ".join(f"{n:,} × {k:,}" for n, k in shapes),
     }
     named_facts(here, gpu, "int4", more)
-
-
-def published_by_batch(drawn: Any, theirs: Rows, kernels: Rows) -> tuple[str, Rows]:
-    """Show the source's times of one shape by batch, and of the other one folded; the shape's name and its
-    rows.
-    """
-    name = f"{drawn[0]:,} × {drawn[1]:,}"
-    published = theirs[theirs["shape"] == name]
-    first = published[published["gain"].notna()]
-    if len(first):
-        one, last = first.iloc[0], first.iloc[-1]
-        text = f"At {name} the source has {one['gain']:.2f} times the speed of FP16 for "
-        text += f"{one['batch']:.0f} token, and {last['gain']:.2f} times for {last['batch']:.0f}."
-        display.say(text + _slow_baseline(first, kernels if name == _PROFILED else None))
-    title = f"The source's table: {name}, {_LAPTOP}, event clock, warm"
-    display.table(published, _NAMES, _FORMS, title)
-    for other, rows in theirs[theirs["shape"] != name].groupby("shape", sort=False):
-        title = f"The source's other table: {other}, {_LAPTOP}, event clock, warm"
-        display.table(rows, _NAMES, _FORMS, title, folded=True)
-    return name, published
-
-
-def _slow_baseline(rows: Rows, kernels: Rows | None) -> str:
-    """Whether the FP16 time that the first gain rests on is longer than later ones of more tokens; what its
-    kernel took where that was profiled, and what the gain would be over the least of those times.
-    """
-    one, least = rows.iloc[0], rows.loc[rows["fp16"].idxmin()]
-    if not one["fp16"] > 1.2 * least["fp16"]:
-        return ""
-    text = f" **That first gain rests on one slow FP16 time**: {one['fp16']:.0f} µs, where more tokens take "
-    text += f"less, down to {least['fp16']:.0f} µs for {least['batch']:.0f}. "
-    if kernels is not None and kernels["fp16"] < one["fp16"]:
-        text += f"By the profiler FP16's kernel takes {kernels['fp16']:.0f} µs for one token; what the clock "
-        text += "counted beside it is not recorded. "
-    text += f"Over {least['fp16']:.0f} µs the same {one['fused']:.0f} µs are a gain of "
-    return f"{text}{least['fp16'] / one['fused']:.2f}."
-
-
-def without_launches(theirs: Rows, kernels: Rows) -> int:
-    """Draw what the source's kernel times say of its loop without launches, beside FP16, all from DRAM; the
-    number of tokens from which on the loop loses by them.
-    """
-    sweep = theirs[theirs["shape"] == _PROFILED].set_index("batch")
-    ratio, lost = kernels["fp16"] / kernels["fused"], _loses_from(kernels)
-    tokens = list(range(1, lost + 1))
-    title = f"The loop without launches, as published for the {_LAPTOP}"
-    fig, ax = plot.figure("µs", title=title, height=1.5 + 0.25 * len(tokens))
-    fig.set_figwidth(page.WIDEST)
-    roof = ("FP16 from DRAM", float(kernels["fp16"]), "µs")
-    names = [f"{token} × the fused kernel" for token in tokens]
-    plot.bars(ax, names, [token * kernels["fused"] for token in tokens], "µs", roof)
-    plot.show(fig, f"{title}, beside FP16, all from DRAM: it loses from {lost} tokens on.")
-    text = (
-        f"- For one token: **{ratio:.2f} times the speed of FP16**, where {sweep['gain'].iloc[0]:.2f} were "
-    )
-    text += "published. Launches and cached weights are gone *both*, so this does not say which made the "
-    text += "difference.\n"
-    text += f"- The loop takes {kernels['fused']:.0f} µs for each token, and FP16's kernel, which reads its "
-    text += (
-        f"weights once, {kernels['fp16']:.0f}. **Both from DRAM and without launches, the loop loses from "
-    )
-    text += f"{lost} tokens on.**\n"
-    timed = _lost_with_launches(theirs, _PROFILED)
-    if timed and timed < lost:
-        us = sweep["fused"][timed]
-        rest = us - timed * kernels["fused"]
-        text += f"- By the event clock it lost from {timed} on: {us:.0f} µs, {rest:.0f} more than {timed} "
-        text += "kernels. **We assume that these are launches; the source did not record them.** "
-        later = sweep["fused"][sweep.index > timed]
-        if len(later) and later.min() < us:
-            text += f"The {us:.0f} µs are odd, too: {later.idxmin()} tokens took {later.min():.0f}."
-        text += "\n"
-    several = sweep["fp16"][sweep.index > 1].dropna()
-    if len(several):
-        text += f"- {_cached(several, float(kernels['fp16']))}\n"
-    display.say(text.strip())
-    return lost
-
-
-def _cached(several: Rows, alone: float) -> str:
-    """In words, whether FP16's weights must have been cached when the source timed `several` tokens, as its
-    memory is too slow for the least of those times, beside its kernel's `alone` us; and what is open.
-    """
-    n, k = (int(size.replace(",", "")) for size in _PROFILED.split(" × "))
-    moved, least = 2 * n * k / 1e3, several.min()  # KB, so that KB / us is GB/s
-    laptop = device.get("rtx-4070-laptop")
-    text = (
-        f"With cached weights this is not known. FP16's {moved / 1e3:.1f} MB in the profiled {alone:.0f} µs "
-    )
-    text += (
-        f"are {moved / alone:.0f} GB/s, and the laptop's memory has {laptop.dram_gb_s:.0f} (data sheet). In "
-    )
-    text += f"the table above FP16 takes {least:.0f} µs for {several.idxmin()} tokens"
-    if moved / least > laptop.dram_gb_s:
-        text += f", {moved / least:.0f} GB/s: more than DRAM delivers, so its weights were cached (L2: "
-        text += f"{laptop.l2_mb:.0f} MiB)"
-    return f"{text}. The fused kernel's time from the cache was not profiled."
-
-
-def laptop_gains(theirs: Rows, kernels: Rows) -> None:
-    """Show the gains over FP16 that the source's times of one token allow, and what each is worth."""
-    sweep = theirs[theirs["shape"] == _PROFILED].dropna(subset="fp16")
-    one, least = sweep[sweep["batch"] == 1].iloc[0], sweep.loc[sweep["fp16"].idxmin()]
-    slow = one["fp16"] > 1.2 * least["fp16"]
-    lines = [("event", "may be cached", one["fp16"], one["fused"])]
-    worth = ["as published" + "; its FP16 time is odd" * bool(slow)]
-    if slow:
-        lines.append(("event", "may be cached", least["fp16"], one["fused"]))
-        worth.append(f"over FP16's least time, of {least['batch']:.0f} tokens")
-    lines.append(("profiler", "in DRAM", kernels["fp16"], kernels["fused"]))
-    worth.append("kernels alone, as a decoder without launches runs them")
-    table = pd.DataFrame(lines, columns=["clock", "cache", "fp16", "fused"]).assign(worth=worth)
-    table["gain"] = table["fp16"] / table["fused"]
-    names = {"gain": "Gain over FP16", "clock": "Clock", "cache": "Weights", "fp16": "FP16 (µs)"}
-    names |= {"fused": "Fused (µs)", "worth": "What it is"}
-    forms = {"gain": "{:.2f}", "fp16": "{:.0f}", "fused": "{:.0f}"}
-    display.table(table, names, forms, f"One token on the {_LAPTOP}, {_PROFILED}: which gain is which")
 
 
 def repeated_here(here: Lab, drawn: Any) -> tuple[list[Any], list[Any], Rows, Rows, Rows]:
@@ -260,8 +110,7 @@ def cost_of_a_token(one_shape: Rows, name: str, gpu: str, event: int, graph: int
     clock, `event` us, and by the graph clock, `graph` us.
     """
     same = one_shape.loc["event, warm"].reset_index()
-    some = same[same["batch"].isin((1, 2, same["batch"].max()))]
-    display.table(some, _NAMES, _FORMS, f"The same table here: {name}, {gpu}, event clock, warm")
+    display.table(same, NAMES, FORMS, f"The same table here: {name}, {gpu}, event clock, warm")
     first, alone = one_shape.loc["event, warm", 1], one_shape.loc["graph, warm", 1]
     text = f"A further token costs {_cost(event)} by the event clock, and {_cost(graph)} by the graph clock."
     if event > 1.2 * graph and first["fused"] > event + graph:
@@ -273,8 +122,11 @@ def cost_of_a_token(one_shape: Rows, name: str, gpu: str, event: int, graph: int
         text += f"{first['gain']:.2f} is not the kernel's gain. **This clock compares two launchers.** "
         text += f"Kernels alone give {alone['gain']:.2f} from the cache, and "
         text += f"{one_shape.loc['graph, cold', 1]['gain']:.2f} from DRAM. Each further token costs "
-        text += f"{event:.0f} µs by this clock, on average, and {graph:.0f} by the graph clock, which counts "
-        text += "its kernel alone."
+        text += f"{event:.0f} µs by this clock, on average"
+        fused = one_shape.loc["event, warm"]["fused"]
+        second = round(fused[2]) - round(fused[1]) if 2 in fused.index else event
+        text += f" (the second {second})" * (abs(second - event) >= 0.2 * event)
+        text += f", and {graph:.0f} by the graph clock, which counts its kernel alone."
     display.say(text)
 
 
@@ -304,19 +156,19 @@ def clock_and_cache_factors(one_shape: Rows, drawn: Any, gpu: str, here: Lab) ->
     warm, cold = one_shape.loc["graph, warm", 1], one_shape.loc["graph, cold", 1]
     text = ""
     if abs(by_event - 1) < 0.05 and abs(by_graph - 1) > 0.1:
-        text += "The cache shows only once the launches are gone. "
+        text += "The cache shows by the graph clock only. "
     event = one_shape["fused"].xs(1, level="batch").reindex(["event, warm", "event, cold"])
     if event.iloc[1] < event.iloc[0]:
-        text += f"With them the loop is even slower warm ({event.iloc[0]:.1f} µs) than cold "
-        text += f"({event.iloc[1]:.1f}). A cache cannot do that: the launches vary by so much, and "
-        text += f"{at['event, warm']:.2f} and {at['event, cold']:.2f} are not told apart. "
+        text += f"By the event clock the fused kernel is even slower warm ({event.iloc[0]:.1f} µs) than cold "
+        text += f"({event.iloc[1]:.1f}). A cache cannot do that: launches vary by so much from run to run, "
+        text += f"and {at['event, warm']:.2f} and {at['event, cold']:.2f} count as one gain. "
     text += f"By the graph clock FP16 takes {warm['fp16'] / cold['fp16']:.0%} of its cold time with weights "
     text += f"in the cache, the fused kernel {warm['fused'] / cold['fused']:.0%}"
     if warm["fp16"] / cold["fp16"] < warm["fused"] / cold["fused"]:
         text += ": the kernel that moves more bytes gains more from the cache"
     if at["graph, cold"] < 1:
-        text += f". From DRAM and without launches {at['graph, cold']:.2f} is left: the kernel needs too "
-        text += "many instructions for this memory (04b), which a slower memory hides"
+        text += f". From DRAM and without launches {at['graph, cold']:.2f} is left. Why the kernel itself is "
+        text += "slow is the subject of [04b](04b_ladder.ipynb), whose rung 1 it is"
     display.say(f"{text}.")
 
 
@@ -346,8 +198,9 @@ def gains_by_batch(
     title = f"Gain over FP16, {name}"
     fig, ax = plot.figure("batch", "times as fast", title, xlog=True, ylog=True, height=4)
     for label, side in gains.items():
-        plot.series(ax, side.index, side, label=label)
-    plot.roof_line(ax, 1, "as fast as FP16")
+        once = label.startswith("read once")
+        plot.series(ax, side.index, side, label=label, colour=plot.COLOURS[5] if once else "")
+    plot.roof_line(ax, 1, "as fast as FP16", where="right")
     ax.set_xticks([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32])
     plot.round_ticks(ax)
     plot.label_ends(ax)
@@ -418,7 +271,7 @@ def over_two_op(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: lis
 
 def takeaway(gpu: str, event: int, graph: int, theirs: Rows, kernels: Rows) -> None:
     """What to take away, computed."""
-    text = f"- **Kernel or launches?** {_kernel_or_launches(theirs, kernels)}\n"
+    text = f"- **Kernel or launches?** {kernel_or_launches(theirs, kernels)}\n"
     text += "- Of each further eager call an event clock counts the slower of the GPU and the program that "
     text += "launches. "
     text += "For kernels of a few microseconds that is the program.\n"

@@ -53,7 +53,7 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
         "name the five things that a crossover belongs to",
         "recognise a comparison that timed launches instead of kernels",
     )
-    kept = rows[(rows.study == "regimes") & (rows.clock == "graph") & (rows.n == n) & (rows.k == k)]
+    kept = rows[(rows.clock == "graph") & (rows.n == n) & (rows.k == k)]
     title = f"{n:,} × {k:,}, by kernel time"
     fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=3.0)
     drawn = []
@@ -64,6 +64,11 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
             plot.series(
                 ax, one.batch, *plot.band(one, "median_us"), label=label, colour=plot.FORMAT_COLOURS[format]
             )
+    gemv = strategies.of(kept, "fp16", "gemv", (n, k), "graph")
+    if len(gemv):
+        drawn.append(gemv)
+        colour = plot.FORMAT_COLOURS["fp16"]
+        plot.series(ax, gemv.batch, gemv.median_us, label="FP16 GEMV, 1 token", colour=colour)
     there, tokens = strategies.machine(lab), sorted({int(b) for one in drawn for b in one.batch})
     for format, name in strategies.PAIRS[0]:
         how = perf_model.strategy(format, name)
@@ -74,9 +79,7 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
     plot.round_ticks(ax, "x")
     ax.legend(fontsize=8, frameon=False, ncols=2, loc="center left", bbox_to_anchor=(0.01, 0.32))
     says = f"{title} on {gpu}, {plot.dates(pd.concat(drawn))}; dotted: the bound by bytes and FLOPs. "
-    says += "A curve is the format's fastest kernel at each number of tokens, without two-op; FP16's is "
-    says += "cuBLAS. Where it is "
-    says += "level, more tokens take no more time."
+    says += "INT4's and Q8_0's curve is the fastest fused kernel at each number of tokens, FP16's is cuBLAS."
     return answer, able, (fig, says)
 
 
@@ -166,9 +169,9 @@ def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
     bound = bounds.set_index("way").us
     gain = bound["FP16 cuBLAS"] / bound["INT4 fused"]
     display.say(
-        f"**Prediction:** at one token INT4 fused is {gain:.1f} times as fast as FP16, because it reads "
-        "fewer bytes. Its time begins to rise at fewer tokens, because its FLOPs are the same; where FLOPs "
-        "decide, both take the same time, and INT4 never loses."
+        f"**Prediction:** at one token INT4 fused is {gain:.1f} times as fast as FP16 cuBLAS, because it "
+        "reads fewer bytes. Its time begins to rise at fewer tokens, because its FLOPs are the same; where "
+        "FLOPs decide, both take the same time, and INT4 never loses."
     )
     plain = listed(f"{name}" for name in bounds[bounds.plain].way)
     caption = (
@@ -221,10 +224,15 @@ def over_bound(lab: Lab, rows: Rows, shape: Any, gpu: str, n: int, k: int) -> No
     plot.label_ends(ax)
     most, name, tokens = max(said)
     says = f"{title}, {n:,} × {k:,} on {gpu}, {plot.dates(pd.concat(seen))}; each kernel has a bound of its "
-    plot.show(fig, f"{says}own. Farthest from it: {name}, {most:.1f} times at {counted(tokens, 'token')}.")
+    says += (
+        f"own. Farthest from it: {name}, {most:.1f} times at {counted(tokens, 'token')}. A low curve is near "
+    )
+    plot.show(fig, f"{says}its bound, not fast: two-op's bound has the bytes of writing FP16 weights.")
 
 
-def prediction_judged(bounds: Rows, swept: dict[Any, Any], shape: Any, kernels: Rows, lab: Lab) -> None:
+def prediction_judged(
+    bounds: Rows, swept: dict[Any, Any], shape: Any, kernels: Rows, lab: Lab, rows: Rows
+) -> None:
     """Say what became of the bound's prediction: the gain at one token, where the time rises, who loses."""
     by, table = bounds.set_index("way"), swept[shape].set_index("batch").sort_index()
     if 1 not in table.index:
@@ -239,14 +247,20 @@ def prediction_judged(bounds: Rows, swept: dict[Any, Any], shape: Any, kernels: 
     ]
     if took[0] / least[0] > took[1] / least[1]:
         lines[0] += " What a kernel takes beyond its bytes weighs more on the shorter one."
+    gemv = strategies.of(rows, "fp16", "gemv", shape, "graph")
+    if len(gemv):
+        us = gemv.median_us.iloc[0]
+        lines[0] += f" Our FP16 GEMV, which takes one token alone, needs {us:.2f} µs: over it INT4's gain is "
+        lines[0] += f"{us / took[0]:.2f}."
     fused, ridge = table["fused_median_us"], by.ridge[names[0]]
     rising = fused.index[fused > 1.1 * fused.loc[1]]
     if len(rising) and rising[0] < ridge:
         lines.append(_early(fused, int(rising[0]), ridge, shape, lab))
     if any(row.kind == "crosses" for row in kernels.itertuples()):
         lines.append(
-            "**“INT4 never loses” does not hold.** Unpacking weights takes instructions, which the bound "
-            "does not count. FP16 weights are multiplied as they lie in memory."
+            "**“INT4 never loses” does not hold.** The bound leaves out the instructions that unpack INT4 "
+            "weights ([04b](04b_ladder.ipynb) counts them at one token); FP16 weights need none. How much of "
+            "the loss they cause was not counted."
         )
     display.say("\n".join(f"- {line}" for line in lines))
 
@@ -260,7 +274,7 @@ def _early(fused: Any, tokens: int, ridge: float, shape: Any, lab: Lab) -> str:
     if rungs[0] != rungs[1]:
         text += f"INT4 fused is a ladder of rungs ([04](04_int4.ipynb)): `{rungs[0]}` runs at one token, "
         text += f"`{rungs[1]}` at {tokens}. "
-    return f"{text}What the time goes into is not counted here."
+    return f"{text}What the time goes into was not counted."
 
 
 def all_columns(swept: dict[Any, Any], gpu: str) -> None:
@@ -306,8 +320,10 @@ def spread(rows: Rows, lab: Lab) -> None:
     )
 
 
-def gains_by_format(gains: dict[str, Any]) -> None:
-    """Say how much faster than FP16 each format is at one token and at the most."""
+def gains_by_format(gains: dict[str, Any], rows: Rows) -> None:
+    """Say how much faster than FP16 by cuBLAS each format is at one token and at the most, and how much
+    faster than the FP16 GEMV at one token.
+    """
     for format, gain in gains.items():
         sizes = [c for c in gain.columns if isinstance(c, int)]
         if not sizes:
@@ -319,15 +335,31 @@ def gains_by_format(gains: dict[str, Any]) -> None:
         total = int(gain[last].notna().sum())
         display.say(
             f"**At one token {strategies.label(format, 'is')} {gain[1].min():.1f} to "
-            f"{gain[1].max():.1f} times as fast as FP16. At {last} tokens, on {total} matrices, it is ahead "
-            f"on {total - lost - level}, level on {level} and behind on {lost}.** Level: within "
+            f"{gain[1].max():.1f} times as fast as FP16 cuBLAS. At {last} tokens, on {total} matrices, it is "
+            f"ahead on {total - lost - level}, level on {level} and behind on {lost}.** Level: within "
             f"{crossover.LEVEL - 1:.0%}."
         )
+    if text := _over_gemv(gains, rows):
+        display.say(text)
 
 
-def gains_by_matrix(gains: dict[str, Any], gpu: str) -> None:
+def _over_gemv(gains: dict[str, Any], rows: Rows) -> str:
+    """What is left of the formats' gains at one token over the FP16 GEMV, in words; nothing without it."""
+    parts = []
+    for format, gain in gains.items():
+        over = strategies.over_gemv(gain, rows)
+        if len(over):
+            lost = over[over < 1 / crossover.LEVEL]
+            text = strategies.label(format, f"is {over.min():.1f} to {over.max():.1f} times as fast")
+            if len(lost):
+                text += f", behind on {listed([f'{n:,} × {k:,}' for n, k in lost.index])}"
+            parts.append(text)
+    return f"Over our FP16 GEMV, which takes one token alone, {'; '.join(parts)}." if parts else ""
+
+
+def gains_by_matrix(gains: dict[str, Any], gpu: str, rows: Rows) -> None:
     """Draw both formats' gain over FP16 by tokens, the median matrix and the range; by matrix, folded."""
-    title = "Times as fast as FP16 weights, over all matrices"
+    title = "Times as fast as FP16 cuBLAS, over all matrices"
     fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True, height=2.9)
     said = []
     for format, gain in gains.items():
@@ -339,14 +371,21 @@ def gains_by_matrix(gains: dict[str, Any], gpu: str) -> None:
         plot.series(ax, sizes, values.median(), *ends, label=name, colour=plot.FORMAT_COLOURS.get(format, ""))
         first, last = values.median().iloc[[0, -1]]
         said.append(f"{name} {first:.2f} at {counted(sizes[0], 'token')}, {last:.2f} at {sizes[-1]}")
+        over = strategies.over_gemv(gain, rows)
+        if len(over):
+            ends, colour = [[over.min()], [over.max()]], plot.FORMAT_COLOURS.get(format, "")
+            at = 0.9 - 0.06 * len(said)  # left of one token, side by side
+            ax.vlines([at], *ends, color=colour, linewidth=1)
+            ax.plot([at], [over.median()], "x", color=colour, label=f"{name} over FP16 GEMV")
     ax.axhline(1.0, color=plot.ROOF_COLOUR, linewidth=1)
     plot.round_ticks(ax, steps=(1, 1.5, 2, 3, 5, 7))
     plot.round_ticks(ax, "x")
-    ax.legend(fontsize=8.5, frameon=False)
+    ax.set_ylim(top=1.6 * ax.get_ylim()[1])  # room for the legend
+    ax.legend(fontsize=8.5, frameon=False, loc="upper right", ncols=2)
     if said:
-        plot.show(
-            fig, f"{title}, {gpu}; medians: {'; '.join(said)}. The bands go from the least to the most."
-        )
+        text = f"{title}, {gpu}; medians: {'; '.join(said)}. The bands go from the least to the most"
+        crosses = any(len(strategies.over_gemv(gain, rows)) for gain in gains.values())
+        plot.show(fig, text + ", as do the lines at the left, over our FP16 GEMV" * crosses + ".")
 
     def laid_out(format: str) -> Any:
         """display.table's arguments for a format."""
@@ -355,7 +394,7 @@ def gains_by_matrix(gains: dict[str, Any], gpu: str) -> None:
         sizes = [c for c in gain.columns if isinstance(c, int)]
         heads = {"matrix": "matrix", "mb": "MB in FP16"} | {b: f"{b:,}" for b in sizes}
         forms = {"mb": "{:,.0f}"} | dict.fromkeys(sizes, "{:.2f}")
-        return gain, heads, forms, f"{strategies.label(format, 'over FP16 by tokens')}, {gpu}"
+        return gain, heads, forms, f"{strategies.label(format, 'over FP16 cuBLAS by tokens')}, {gpu}"
 
     display.fold("Matrix by matrix", [laid_out(format) for format in gains])
 
@@ -370,9 +409,8 @@ def takeaway(wide: Rows, gpu: str, n_asked: int, k: int, drawn: Rows) -> None:
     text += "- Weights are held in few orders, and the order decides which kernels can be chosen.\n"
     if len(drawn):
         text += f"- On {len(unseen.won(drawn))} of {len(drawn)} shapes not tuned for ours is no slower than "
-        text += "the fastest library: test a kernel on shapes that it has not seen.\n"
-    text += "- A rule that can be read, logged and reverted beats a clever one that cannot."
-    display.say(text)
+        text += "the fastest library: test a kernel on shapes that it has not seen."
+    display.say(text.strip())
 
 
 def explore(rows: Rows, k_asked: int, gpu: str, n_asked: int, lab: Lab) -> Any:

@@ -8,7 +8,7 @@ import pandas as pd
 
 import rooflab.lab
 from rooflab.analysis import strategies
-from rooflab.hardware import crossover, device
+from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import regimes
@@ -40,8 +40,7 @@ def crossover_by_clock(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k:
         text += (
             "\nThe clocks disagree, because each times something else. "
             "**Use the clock that your program pays**: a decoder captured in a graph pays for the "
-            "kernels alone; a program that calls every product from Python pays for the calls as well, and "
-            "gains most by capturing them."
+            "kernels alone; a program that calls every product from Python pays for the calls as well."
         )
     display.say(f"INT4 fused against cuBLAS in FP16, {n_asked:,} × {k:,}:\n\n{text}")
 
@@ -51,7 +50,7 @@ def found_words(row: Any) -> str:
     if row.kind in (crossover.FIRST, crossover.SECOND):
         ahead = "INT4 fused" if row.kind == crossover.FIRST else "FP16 cuBLAS"
         return f"{ahead} is ahead, or level, at every measured number of tokens"
-    return str(row.says)
+    return str(row.says).replace(f"near {row['at']:.1f})", f"near {row['at']:.0f})")
 
 
 def _undecided(rows: Rows, shape: Any, clock: str) -> str:
@@ -66,8 +65,8 @@ def _undecided(rows: Rows, shape: Any, clock: str) -> str:
     if not display.level(a, b) or 1 / crossover.LEVEL <= gain <= crossover.LEVEL:
         return ""
     return (
-        f". At {both.max()} tokens its median speed is {gain:.2f} times cuBLAS's, but the quartiles of "
-        "the two overlap, so their order is not decided"
+        f". At {both.max()} tokens by `{clock}` its median speed is {gain:.2f} times cuBLAS's, but the "
+        "quartiles of the two overlap, so their order is not decided"
     )
 
 
@@ -107,7 +106,7 @@ def cost_of_a_call(cost: Rows, n: int, k: int) -> None:
             "where "
             f"the kernel alone takes {ours.graph:.0f}, "
             f"one of torch's cuBLAS {torchs.wall:.0f} where it takes {torchs.graph:.0f}"
-            f"{'; for kernels this short the call takes longer' if hidden else ''}. "
+            f"{'; the call takes longer than the kernel' if hidden else ''}. "
             "Checking operands, picking a rung and packing arguments takes time, too."
         )
         caption = f"One product, {n:,} × {k:,}, each column's median over undisturbed numbers of tokens"
@@ -169,7 +168,7 @@ def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) 
             ways = listed(f"by `{row.clock}` with {row.cache} weights" for row in loops.itertuples())
             display.say(
                 f"**On the {gpu} the source's kernel, {n:,} × {k:,}, is at no measured number of tokens "
-                f"faster than FP16**: this holds {ways}."
+                f"faster than FP16 cuBLAS**: this holds {ways}.{_read_again(store, shape)}"
             )
         else:
             heads = {"clock": "clock", "cache": "cache", "says": "found"}
@@ -179,16 +178,26 @@ def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) 
     if pd.isna(behind):
         return
     theirs = published(n, k)
-    text = f"Published for the laptop: behind from {behind} tokens on, by events. "
-    if {1, behind} <= set(theirs.index) and theirs.fused[1] < theirs.cublas[1]:
-        laptop = device.get("rtx-4070-laptop")
-        text += f"At one token it was ahead there, {theirs.fused[1]:.0f} µs against {theirs.cublas[1]:.0f}"
-        slower = lab.roof["dram_read"].value / laptop.dram_gb_s
-        if never and slower > 2:
-            text += f": that memory is {slower:.0f} times as slow, so fewer bytes count for more ([07b]"
-            text += "(07b_predicting.ipynb))"
-        text += f". From {behind} tokens on it reads the weights again for every token. "
-    display.say(f"{text}The event clock includes what a call costs.")
+    text = "Published for the laptop, by events: "
+    if 1 in theirs.index and theirs.fused[1] < theirs.cublas[1]:
+        text += f"ahead at one token, {theirs.fused[1]:.0f} µs against {theirs.cublas[1]:.0f}, and "
+    text += f"behind from {behind} tokens on. Which part of that is reading again, and which the clock's, is "
+    display.say(f"{text}asked in [04d](04d_published.ipynb).")
+
+
+def _read_again(store: Rows, shape: Any) -> str:
+    """What two launches of the source's kernel take by the graph clock, from DRAM, beside one, in words."""
+    mine = store[(store["n"] == shape[0]) & (store["k"] == shape[1])]
+    mine = mine[(mine["clock"] == "graph") & (mine["cache"] == "cold") & mine["batch"].isin((1, 2))]
+    loops = mine[mine["options"].astype(str).str.contains("loop=1")].drop_duplicates("batch")
+    halves = mine[mine["impl"] == "torch.matmul"].drop_duplicates("batch")
+    us, other = (part.set_index("batch")["median_us"] for part in (loops, halves))
+    if not ({1, 2} <= set(us.index) & set(other.index) and us[2] > 1.5 * us[1]):
+        return ""
+    return (
+        f" Every launch reads the weights again: kernels alone take {us[1]:.1f} µs for one token and "
+        f"{us[2]:.1f} for two, FP16 cuBLAS {other[1]:.1f} and {other[2]:.1f}."
+    )
 
 
 def published(n: int, k: int) -> Rows:

@@ -10,6 +10,8 @@ from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, SKY, Canvas, Drawing, single
 from rooflab.words import counted
 
+_DARK = "#6E6E6E"  # beside GREY: two parts of a time, in no format's colour
+
 
 def weights_shared(
     ways: Sequence[tuple[str, int]], peak_tflop_s: float, read_gb_s: float, bytes_a_weight: float = 2.0
@@ -70,7 +72,7 @@ def bytes_and_flops(
     canvas, said, left = Canvas(), [], 130.0
     longest = max(max(pair) for _, pairs in rows for pair in pairs)
     wide, y = svg.WIDTH - left - 56, 0.0
-    for place, (fill, words) in enumerate(((BLUE, "time for its bytes"), (AMBER, "time for its FLOPs"))):
+    for place, (fill, words) in enumerate(((GREY, "time for its bytes"), (_DARK, "time for its FLOPs"))):
         canvas.cell(left + 170 * place, 2, 12, 12, "", fill)
         canvas.text(left + 170 * place + 17, 12, words, svg.SMALL)
     y = 22.0
@@ -79,7 +81,7 @@ def bytes_and_flops(
         for name, (moved, computed) in zip(formats, pairs, strict=True):
             longer = "bytes" if moved > computed * 1.02 else "FLOPs" if computed > moved * 1.02 else "both"
             canvas.text(left - 8, y + 17, name, svg.SMALL, "end")
-            for down, us, fill in ((0.0, moved, BLUE), (12.0, computed, AMBER)):
+            for down, us, fill in ((0.0, moved, GREY), (12.0, computed, _DARK)):
                 canvas.rect(left, y + 2 + down, max(us / longest * wide, 1.0), 10, fill)
                 canvas.text(
                     left + us / longest * wide + 5,

@@ -304,10 +304,8 @@ def words_changed_explained(words: Rows) -> None:
         text += "none is changed by any kernel. "
     usual = words["head_dim"].mode().iloc[0]
     for width, other in words[words["head_dim"] != usual].groupby("head_dim"):
-        text += (
-            f"{listed(other['impl'])} ran in a decoder of their own, because they do not do heads {usual} "
-        )
-        text += f"wide; its heads are {width} wide, and no other kernel was asked there. "
+        text += f"{listed(other['impl'])} ran in another decoder, whose heads are {width} wide instead of "
+        text += f"{usual}, and no other kernel was asked there. "
     most = words.loc[words["move"].idxmax()]
     text += f"Logits move by at most {most['move']:.4f} of their spread ({most['impl']})."
     display.say(text)

@@ -134,17 +134,21 @@ def _chart(found: Rows) -> None:
     words = [textwrap.fill(FAULTS[fault], 32) for fault in found["fault"]]
     ax.set_yticks(range(len(found)), words, fontsize=8.5)
     ax.set_ylim(len(found) - 0.5, -0.9)
+    plain = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     for place, (error, over) in enumerate(zip(errors, found["gate"], strict=True)):
         near = f"{over:.1f}" if over < 100 else f"{over:,.0f}"
-        at = {"va": "center", "fontsize": 8.5, "textcoords": "offset points"}
+        at = {"va": "center", "fontsize": 8.5, "textcoords": "offset points", "bbox": plain}
         ax.annotate(f"{near} × the gate's limit", (error, place), (6, 0), **at)
     for most in asks.TOLERANCES.values():
         ax.axvline(1e3 * most, color="black", linewidth=1, linestyle="--", zorder=1)
         ax.annotate(f"{1e3 * most:g} ‰", (1e3 * most, -0.6), (3, 0), fontsize=8.5, textcoords="offset points")
-    ax.set_xlim(0.5, 40 * errors.max())
-    said = f"{title}, on the source's shape {SHAPE + 1}, computed here with random numbers of their own. Dashed: "
-    said += "the source's allowances. Beside each bar: its error over the gate's limit, both in ‰ of a row's "
-    plot.show(fig, f"{said}largest output; above 1 the gate stops it. Grey: no fault.")
+    ax.set_xlim(min(0.5, errors.min() / 4), 300 * errors.max())
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    said = f"{title}, on the source's shape {SHAPE + 1}, computed here with random numbers of their own. "
+    said += (
+        "Dashed: the source's allowances. Beside each bar: its error over the gate's limit, both in ‰ of a "
+    )
+    plot.show(fig, f"{said}row's largest output; above 1 the gate stops it. Grey: no fault.")
 
 
 def _by_the_gate(right: Any, wrong: pd.DataFrame) -> str:
@@ -172,8 +176,8 @@ def _beside(recorded: Rows) -> str:
     if here.empty or worst["config"] == config or not here.iloc[0] < worst["over"]:
         return ""
     return (
-        f" Compare errors on one shape only: {worst['impl']}'s {worst['over']:.2f} times rounding, in the chart "
-        f"above, is of {worst['config']}; on this shape it errs by {here.iloc[0]:.2f} times."
+        f" Compare errors on one shape only: {worst['impl']}'s {worst['over']:.2f} times rounding, in the "
+        f"chart above, is of {worst['config']}; on this shape it errs by {here.iloc[0]:.2f} times."
     )
 
 

@@ -72,7 +72,9 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     names |= {"why": "By"}
     for name in ("typical", "largest"):
         guess[name] = [_two_digits(value) for value in guess[name]]
-    caption = f"Error in ‰ of the rounded number; of a score, thousandths. Heads of {width}, {keys:,} keys"
+    caption = (
+        f"‰ of the number that is rounded; of a score, absolute, thousandths. Heads of {width}, {keys:,} keys"
+    )
     display.table(guess, names, {}, caption)
     return {"1_scalar": HALF, "4_mma": 2 * HALF}
 
@@ -144,16 +146,14 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
 
 def _simulated(error: float, packed: float) -> str:
     """What a simulation of rung 3's sums says of its error."""
-    text = (
-        " For 3_half2 there is none: bits give no largest error of its outputs. Its figure is *simulated*: "
-    )
+    text = " For 3_half2 there is none: bits give no largest error of its outputs. It is *simulated*: "
     text += "the plain computation that the gate takes adds up scores in the same FP16 sums, on the same "
     text += f"inputs. That errs by {1e3 * packed:.1f} ‰ of a row's largest output, the kernel by "
     text += f"{1e3 * error:.1f}. "
     if 0.9 < error / packed < 1.1:
         text += "So the kernel rounds as it is thought to. "
     else:
-        text += "So the kernel rounds otherwise than it is thought to. "
+        text += "The two differ by more than a tenth, which is unexplained. "
     return text + "These are errors of outputs; the test above was of scores, another quantity."
 
 

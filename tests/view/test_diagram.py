@@ -37,6 +37,7 @@ from rooflab.view.diagram import (
     memory,
     over_time,
     report,
+    roles,
     roofs,
     rounding,
     rule,
@@ -95,6 +96,7 @@ def all_of(here):
         "banks": diagram.banks(),
         "handed on": diagram.handed_on(),
         "holders": diagram.holders(512),
+        "warp roles": diagram.warp_roles(over_time.Lengths(0.5, 1.0, 0.6)),
         "partial scores": diagram.partial_scores(512),
         "dp4a": diagram.dp4a(),
         "last turn": diagram.last_turn(),
@@ -247,6 +249,9 @@ def test_columns_are_dealt_as_the_sources_say():
     assert (paired.slices, paired.holder, paired.registers(512)) == (2, "warpgroup", 128)
     source = paired.rung.path.read_text().replace("HEAD_DIM / 2", "HEAD_DIM / 4")
     assert columns.share_of("10_paired_warpgroups", 512, source).registers(512) == 64
+    ring = {width: columns.share_of("13_mbarrier_ring", width) for width in (128, 256, 512)}
+    assert [(each.queries, each.slices) for each in ring.values()] == [(32, 1), (16, 1), (16, 2)]
+    assert ring[512].registers(512) == 128 and "beside one that only copies" in diagram.holders(512).says
     with pytest.raises(UsageError, match="no constant QUERIES or ROWS"):
         columns.share_of("10_paired_warpgroups", 512, "")
 
@@ -539,6 +544,27 @@ def test_a_slot_is_filled_again_only_once_it_was_released():
 def test_a_source_without_such_a_loop_is_refused():
     with pytest.raises(UsageError, match="no loop over tiles"):
         over_time.program("void f() {}")
+
+
+def test_roles_go_on_beside_each_other_in_the_source_s_order():
+    text = roles.rung().path.read_text()
+    found = roles.roles_of(text)
+    assert (found.slots, found.cluster, found.before) == (3, 2, 0.875)
+    run = roles.simulate(found, 6, TAKES)
+    make = {(bar.what, bar.tile): bar for bar in run.bars if bar.row != "copies"}
+    for t in range(6):
+        assert make["PV", t].start >= run.events["P", t] >= make["softmax", t].end
+        assert t < 2 or make["softmax", t].start >= run.events["P read", t - 2]
+    quick = TAKES._replace(copy=0.01)  # then tensor cores set the pace, and softmaxes cost nothing
+    assert roles.busy(roles.simulate(found, 40, quick))[1] > 0.97
+    early = text.replace("mbarrier_arrive(p_full + (buffer ^ 1));", "")
+    with pytest.raises(UsageError, match="no step: hand over"):
+        roles.roles_of(early)
+    with pytest.raises(UsageError, match="two loops over tiles"):
+        roles.roles_of("void f() {}")
+    stuck = found._replace(adds=[step for step in found.adds if step != "release V"])
+    with pytest.raises(UsageError, match="All wait: "):
+        roles.simulate(stuck, 6, TAKES)
 
 
 def test_more_loads_under_way_are_more_done():

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from rooflab.analysis.evidence import PEERS, Evidence, NoEvidence
+from rooflab.analysis.evidence import Evidence
 from rooflab.claims import (
     AIM,
-    COURSE,
     ELSEWHERE,
     FLOOR,
     GOALS,
@@ -23,7 +22,6 @@ from rooflab.claims import (
     Test,
     Verdict,
     judge,
-    select,
     verdict,
     verdict_of_best,
 )
@@ -136,43 +134,6 @@ def budget(test: Test, evidence: Evidence, found: Verdict) -> tuple[float, float
             if share < 1:  # a roof of sustained products is power's, and a kernel that draws less may pass it
                 above = 1 - share
     return save, above
-
-
-_BY_SHAPE = ("what", "floor", "aim", "unit", "reached", "impl", "floor_met", "aim_met", "peer", "published")
-
-
-def by_shape(evidence: Evidence, lesson: str = "06b_wide") -> pd.DataFrame:
-    """The goals of a lesson that asks a floor and an aim of the same shape, a row a shape: what the fastest
-    rung reaches, the fastest peer of the same recording, and what is published of others on this GPU. A shape
-    that no row is about is left out.
-    """
-    found: dict[str, dict[str, object]] = {}
-    for claim in select(lesson, source=COURSE):
-        (test,) = claim.tests
-        one, unit = judge(test, evidence), test.form.rpartition(" ")[2]
-        if one.word == UNRECORDED:
-            continue
-        empty = dict.fromkeys(("floor", "aim")) | dict.fromkeys(("floor_met", "aim_met"), "")
-        row = found.setdefault(claim.says, {"what": claim.says.partition(", ")[2], "unit": unit, **empty})
-        name = "floor" if claim.group == FLOOR else "aim"
-        row |= {name: test.bar.value, f"{name}_met": "yes" if one.word == HOLDS else "no"}
-        row |= {"reached": one.value, "impl": one.by}
-        column = test.args.get("column", "median_us")
-        peers = {**test.args["of"], "kind": "peer", "portable": False}
-        published = {**peers, "device": PEERS, "kind": ["peer", "own", "baseline"], "format": "bf16"}
-        row["peer"] = _leader(evidence, peers, column)
-        row["published"] = "" if column == "median_us" else _leader(evidence, published, column)
-    return pd.DataFrame(list(found.values()), columns=list(_BY_SHAPE))
-
-
-def _leader(evidence: Evidence, where: dict[str, object], column: str) -> str:
-    """The best of some rows as "632 (torch.sdpa_cudnn)", or nothing."""
-    try:
-        rows = evidence.rows(**where)  # type: ignore[arg-type]
-    except NoEvidence:
-        return ""
-    best = rows.sort_values(column, ascending=column == "median_us").iloc[0]
-    return f"{best[column]:.3g} ({best['impl']})"
 
 
 # --- the tally ----------------------------------------------------------------------------------------------

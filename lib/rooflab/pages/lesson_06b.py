@@ -12,7 +12,6 @@ from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.ops import attention as op
 from rooflab.pages import Opening, Rows, bars, facts
-from rooflab.pages.lesson_06b_goals import goals as goals
 from rooflab.pages.lesson_06b_occupancy import NEAR as NEAR
 from rooflab.pages.lesson_06b_occupancy import blocks_an_sm as blocks_an_sm
 from rooflab.pages.lesson_06b_occupancy import busiest_by_width as busiest_by_width
@@ -20,6 +19,8 @@ from rooflab.pages.lesson_06b_occupancy import counted_on_gemma as counted_on_ge
 from rooflab.pages.lesson_06b_pace import drawing_tested as drawing_tested
 from rooflab.pages.lesson_06b_pace import pace_of_the_drawing as pace_of_the_drawing
 from rooflab.pages.lesson_06b_pace import ring_ahead as ring_ahead
+from rooflab.pages.lesson_06b_pace import roles_at_work as roles_at_work
+from rooflab.pages.lesson_06b_pace import roles_tested as roles_tested
 from rooflab.pages.lesson_06b_peers import peers_words
 from rooflab.pages.lesson_06b_rungs import largest_step
 from rooflab.pages.lesson_06b_rungs import rungs_of_the_page as rungs_of_the_page
@@ -80,7 +81,7 @@ def registers_of_outputs(width: int) -> diagram.Drawing:
     those of the rungs that divide this width.
     """
     whole = ("7_mma_32_rows", "9_wgmma")
-    divide = ("8_head_dim_slices", "10_paired_warpgroups", "12_warp_specialised")
+    divide = ("8_head_dim_slices", "13_mbarrier_ring", "10_paired_warpgroups", "12_warp_specialised")
     known = [name for name in divide if name in study.rungs_for(width)]
     return diagram.holders(width, (*whole, *known))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,6 @@ from rooflab.analysis import attention as analysis
 from rooflab.lab import Lab
 from rooflab.ops import attention as op
 from rooflab.pages import Rows
-from rooflab.pages.lesson_06b_goals import goals as goals
 from rooflab.studies import attention as study
 from rooflab.view import display, plot
 from rooflab.words import listed
@@ -40,22 +40,21 @@ def counted_on_gemma(here: Lab) -> Rows:
 
 
 def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
-    """Draw how busy tensor cores and shared memory are in three rungs of each width; all rungs folded."""
+    """Draw how busy units are in two rungs of each width; all rungs folded."""
     if counted.empty:
         return
 
     def ends(group: Rows) -> Rows:
-        """Of a width's rungs: the fastest that runs anywhere, the first of Hopper's (without those the first
-        of all), the fastest of all."""
-        portable, hopper = (group[group["impl"].isin(op.HOPPER) == is_hopper] for is_hopper in (False, True))
-        picked = [hopper.index[0], portable["time_ns"].idxmin()][::-1] if len(hopper) else [group.index[0]]
-        return group.loc[list(dict.fromkeys([*picked, group["time_ns"].idxmin()]))]
+        """Of a width's rungs the fastest, after the first that multiplies with the same instructions."""
+        fastest = group["time_ns"].idxmin()
+        same = group["impl"].isin(op.HOPPER) == (group.loc[fastest, "impl"] in op.HOPPER)
+        return group.loc[list(dict.fromkeys([group[same].index[0], fastest]))]
 
     widths = dict(list(counted.groupby("head_dim")))
     shown = pd.concat([ends(group) for group in widths.values()])
     names = [f"{impl}, {width} wide" for impl, width in zip(shown["impl"], shown["head_dim"], strict=True)]
     units = {"tensor_pct": "tensor cores", "shared_pct": "shared memory", "issue_pct": "issue slots"}
-    title = "How busy three rungs of each width keep an SM"
+    title = "How busy two rungs of each width keep an SM"
     fig, ax = plot.figure("% of what the unit can do", "", title, height=0.9 + 0.5 * len(shown))
     plot.grouped(ax, names, {name: shown[column] for column, name in units.items()})
     fast = {width: ends(group).iloc[-1] for width, group in widths.items()}
@@ -80,12 +79,40 @@ def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
         text += "\n*Memory* includes copies that a warp awaits at an mbarrier.\n"
     pairs = [tuple(row for _, row in ends(group).iloc[-2:].iterrows()) for group in widths.values()]
     text += f"\n**Verdict**: {_answer(list(fast.values()), pairs)}"
+    text += _by_instruction(counted)
     display.say(text)
     names = {"head_dim": "Width", "impl": "Rung", "again": "Re-read", "tensor_pct": "Tensor cores %"}
     names |= {"shared_pct": "Shared memory %", "issue_pct": "Issue slots %", "dram_pct": "DRAM %"}
     forms = {"again": "{:,.0f}"} | dict.fromkeys(analysis.UNITS, "{:.0f}")
     display.fold(
         "Every rung by its counters", [(counted, names | {"busiest": "Busiest"}, forms, f"On {gpu}")]
+    )
+
+
+def _by_instruction(counted: Rows) -> str:
+    """Why shares of busy tensor cores do not compare between mma and wgmma: how long each keeps them busy for
+    the same outputs, in the fastest rung of the one and the slowest of the other; or nothing.
+    """
+    said = []
+    for width, group in counted.groupby("head_dim"):
+        busy = group["tensor_pct"] * group["time_ns"]
+        hopper = group["impl"].isin(op.HOPPER)
+        portable = group[~hopper & _on_tensor_cores(group)]
+        if portable.empty or not hopper.any():
+            continue
+        mma, wgmma = portable["time_ns"].idxmin(), group[hopper].index[0]
+        if not busy[mma] > 1.05 * busy[wgmma]:
+            continue
+        said.append(
+            f"{busy[mma] / busy[wgmma]:.1f} times as long at {width} wide ({group.loc[mma, 'impl']} against "
+            f"{group.loc[wgmma, 'impl']})"
+        )
+    if not said:
+        return ""
+    return (
+        "\n\nThe drawing leaves out rungs with the older instruction, mma. For the same outputs it keeps "
+        f"tensor cores busy longer than wgmma does: {', '.join(said)}. So a rung with mma can be busier and "
+        "yet slower, and shares of the two do not compare."
     )
 
 
@@ -186,7 +213,22 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     names |= {"limit": "Tightest limit", "tflop_s": "TFLOP/s, fastest length"}
     forms = {"kib": "{:.0f}", "occupancy": "{:.0%}", "tflop_s": "{:,.0f}"}
     inside = [(group, names, forms, f"{each} wide") for each, group in budget.groupby("head_dim")]
-    display.fold("What a block of every rung takes", inside)
+    display.fold_parts("What a block of every rung takes", [*_registers_moved(list(budget["impl"])), *inside])
+
+
+def _registers_moved(names: list[str]) -> list[str]:
+    """What setmaxnreg changes in the registers of a launch, by the sources of the rungs of some names."""
+    found = {rung.name: rung.path.read_text(encoding="utf-8") for rung in op.LADDERS["attention"]}
+    moved = {name: text for name, text in found.items() if name in names and "setmaxnreg" in text}
+    for name, text in moved.items():
+        fewer, more = (re.search(rf"setmaxnreg_{way}<(\d+)>", text) for way in ("fewer", "more"))
+        if fewer and more:
+            return [
+                "Registers a thread are those at launch, the same for all warps. Rungs "
+                f"{listed(each.partition('_')[0] for each in moved)} then move some between warpgroups "
+                f"(`setmaxnreg`): {name.partition('_')[0]} from {fewer[1]} in some to {more[1]} in others."
+            ]
+    return []
 
 
 def _on_tensor_cores(rows: Rows) -> pd.Series:

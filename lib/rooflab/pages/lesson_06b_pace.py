@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from rooflab.analysis import attention as analysis
 from rooflab.lab import Lab
+from rooflab.pages import Rows
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display
-from rooflab.view.diagram import over_time
+from rooflab.view.diagram import over_time, roles
 
 _WIDTH = 128  # of the heads that are drawn
 _FAR = 1.1  # the drawing's share over the counted one, from which on the drawing leaves something out
@@ -77,3 +78,47 @@ def ring_ahead(takes: over_time.Lengths) -> diagram.Drawing:
         "until none is empty, and then waits until the consumers have released one."
     )
     return diagram.ring(takes._replace(copy=takes.copy / 2))
+
+
+def roles_at_work(here: Lab) -> diagram.Drawing:
+    """Rung 12's roles over time, on a lab's device."""
+    return diagram.warp_roles(roles.lengths(*over_time.rates(here)))
+
+
+def roles_tested(here: Lab, every: Rows) -> None:
+    """Say what sets rung 12's pace by the drawing's arithmetic, and how that compares with its best rate."""
+    takes = roles.lengths(*over_time.rates(here))
+    found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
+    copies, products = 2 * takes.copy / found.cluster, 2 * takes.product
+    text = (
+        f"By this arithmetic a tile's two copies take {copies:.2f} µs, shared by {found.cluster} blocks, and "
+    )
+    text += f"its two products {products:.2f}"
+    text += ": copies still set the pace." if copies > products else ": the tensor cores set the pace."
+    rows = every[
+        every["impl"].eq(roles.RUNG) & every["head_dim"].eq(roles.WIDTH) & every["heads"].eq(study.HEADS)
+    ]
+    rows = rows[rows["format"].eq("fp16") & rows["options"].fillna("").eq("")].dropna(
+        subset=["roof_fraction"]
+    )
+    if rows.empty:
+        display.say(text)
+        return
+    best = rows.loc[rows["roof_fraction"].idxmax()]
+    tiles = max(2, round(int(best["seq"]) / roles.ROWS_OF_A_TILE / 2))  # a causal block sees half on average
+    shared, alone = (
+        roles.busy(roles.simulate(found._replace(cluster=blocks), tiles, takes))[1]
+        for blocks in (found.cluster, 1)
+    )
+    got = float(best["roof_fraction"])
+    text += f"\n\n**Test**: with {best['seq']:,} tokens, about {tiles} tiles for each block of queries, the "
+    text += f"tensor cores would be busy {shared:.0%} of the time, or {alone:.0%} if each block copied for "
+    text += f"itself. Measured: {best['tflop_s']:,.0f} TFLOP/s, {got:.0%} of their roof. "
+    if got > shared:
+        text += "That is more than the drawing allows: something in it is too slow."
+    elif got > alone:
+        text += "That is less than the drawing's best case, and more than copies of its own would allow: "
+        text += "sharing them is necessary."
+    else:
+        text += "That is less than even copies of its own would allow, so something else limits it."
+    display.say(text)

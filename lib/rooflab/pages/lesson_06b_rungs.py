@@ -13,10 +13,11 @@ from rooflab.view import display
 # The page's sections in their order: rungs, on which each builds, and the question that it answers.
 _SECTIONS = (
     (("8_head_dim_slices",), "7", "How can warps share a head's columns?"),
-    (("13_mbarrier_ring",), "8", "How can warps stop waiting for all others?"),
+    (("13_mbarrier_ring",), "7", "How can warps stop waiting for all others?"),
     (("9_wgmma",), "7", "How can products run beside the softmax?"),
-    (("10_paired_warpgroups", "12_warp_specialised"), "8, 9", "How do Hopper's products do 512 columns?"),
     (("11_tma", "14_pack_gqa", "15_warp_vote", "16_wide_stores"), "9", "What more helps up to 256 columns?"),
+    (("10_paired_warpgroups",), "8, 9", "How do Hopper's products do 512 columns?"),
+    (("12_warp_specialised",), "10, 11", "How can warpgroups stop trading scores?"),
 )
 
 
@@ -30,7 +31,12 @@ def rungs_of_the_page() -> None:
         lines.append((numbers, question, built_on, ", ".join(map(str, widths)), where))
     heads = ("Rungs", "Question", "Built on", "Widths", "Compute capability")
     table = pd.DataFrame(lines, columns=list(heads))
-    display.table(table, dict(zip(heads, heads, strict=True)), {}, "The rungs of this page, in its order")
+    display.table(
+        table,
+        dict(zip(heads, heads, strict=True)),
+        {},
+        "The rungs of this page, in its order; numbers say when they were written",
+    )
 
 
 def _gains(every: Rows, before: str, after: str) -> pd.DataFrame:
@@ -76,7 +82,8 @@ it packs none. Here any group fits: 7 heads of 18 queries fill 126 of 128 rows."
 A row's scores lie in four lanes. To find their largest takes two *shuffles*, by which lanes \
 read each other's registers, the second waiting for the first. But \
 the largest is needed only where a lane found a score more than 8 above the row's `base`, the earlier \
-largest score that softmax subtracts. So the warp asks that first, by a *vote*: one instruction.
+largest score that softmax subtracts; a weight is 2 to the power of a score minus `base`. So the warp asks \
+that first, by a *vote*: one instruction.
 
 ```text
 rung 14, each row and tile:                     rung 15:

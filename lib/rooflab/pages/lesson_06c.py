@@ -12,6 +12,7 @@ from rooflab.pages.lesson_06c_faults import planted_faults as planted_faults
 from rooflab.pages.lesson_06c_limits import HALF, errors_chart
 from rooflab.pages.lesson_06c_limits import all_of as _all_of
 from rooflab.pages.lesson_06c_limits import beside_torch as beside_torch
+from rooflab.pages.lesson_06c_limits import errors_again as errors_again
 from rooflab.pages.lesson_06c_limits import nearer_than_torch as nearer_than_torch
 from rooflab.pages.lesson_06c_limits import rounding_errors as rounding_errors
 from rooflab.pages.lesson_06c_limits import rounding_held as rounding_held
@@ -20,6 +21,7 @@ from rooflab.pages.lesson_06c_memory import memory as memory
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import display, explorer, plot
+from rooflab.words import listed
 
 # One rung of each order of additions, of those that run fast.
 KINDS = ("1_scalar", "7_mma_32_rows", "12_warp_specialised", "13_mbarrier_ring", "16_wide_stores")
@@ -265,7 +267,7 @@ def extreme_inputs_explained(edges: Rows, rungs: list[Any]) -> Rows:
     if len(spread) or len(wide):
         text += (
             "\n\n**Acceptable?** Here, yes: a call has one prompt, and that is lost once a value in it is "
-            "NaN; to hide it would be the fault. A kernel whose tiles hold keys of several requests must "
+            "NaN. A kernel whose tiles hold keys of several requests must "
             "not do this: one request's NaN would spoil the answer to another."
         )
     display.say(text)
@@ -300,6 +302,10 @@ def words_changed_explained(words: Rows) -> None:
             text += "Each change is between two words with nearly equal logits. "
     else:
         text += "none is changed by any kernel. "
+    usual = words["head_dim"].mode().iloc[0]
+    for width, other in words[words["head_dim"] != usual].groupby("head_dim"):
+        text += f"{listed(other['impl'])} ran in another decoder, whose heads are {width} wide instead of "
+        text += f"{usual}, and no other kernel was asked there. "
     most = words.loc[words["move"].idxmax()]
     text += f"Logits move by at most {most['move']:.4f} of their spread ({most['impl']})."
     display.say(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from rooflab.records.case import Case
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.studies import attention_work
-from rooflab.view import display
+from rooflab.view import display, plot
 from rooflab.words import listed
 
 _LEAST_LIMIT = 2.0**-10  # of a row's largest output: the gate allows FP16 no less
@@ -106,7 +107,10 @@ def planted_faults(recorded: Rows) -> None:
     caption = (
         f"Planted faults on the source's shape {SHAPE + 1}, computed here with random numbers of their own"
     )
-    display.table(table, names, dict.fromkeys(("error", "over", "gate"), "{:,.1f}"), caption)
+    _chart(found)
+    for name in ("error", "over", "gate"):
+        table[name] = [f"{value:,.1f}" if value < 100 else f"{value:,.0f}" for value in table[name]]
+    display.table(table, names, {}, caption, folded=True)
     widest = max(asks.TOLERANCES, key=lambda name: asks.TOLERANCES[name])
     wrong = found[found["fault"] != RIGHT]
     hidden, seen = wrong[wrong[widest]], wrong[~wrong[widest]]
@@ -118,6 +122,33 @@ def planted_faults(recorded: Rows) -> None:
         text += f"The other faults err by at least {seen['over'].min():,.0f} times as much as rounding. "
     text += _by_the_gate(found[found["fault"] == RIGHT].iloc[0], wrong) + _beside(recorded)
     display.say(text)
+
+
+def _chart(found: Rows) -> None:
+    """Draw each fault's error beside the source's allowances, with its part of the gate's limit."""
+    title = "Planted faults: the largest error"
+    fig, ax = plot.figure("‰ of the RMS", title=title, height=1.3 + 0.4 * len(found), xlog=True)
+    errors = 1e3 * found["error"]
+    colours = [plot.PEER_COLOUR if fault == RIGHT else plot.COLOURS[0] for fault in found["fault"]]
+    ax.barh(range(len(found)), errors, height=0.6, color=colours, zorder=2)
+    words = [textwrap.fill(FAULTS[fault], 32) for fault in found["fault"]]
+    ax.set_yticks(range(len(found)), words, fontsize=8.5)
+    ax.set_ylim(len(found) - 0.5, -0.9)
+    plain = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    for place, (error, over) in enumerate(zip(errors, found["gate"], strict=True)):
+        near = f"{over:.1f}" if over < 100 else f"{over:,.0f}"
+        at = {"va": "center", "fontsize": 8.5, "textcoords": "offset points", "bbox": plain}
+        ax.annotate(f"{near} × the gate's limit", (error, place), (6, 0), **at)
+    for most in asks.TOLERANCES.values():
+        ax.axvline(1e3 * most, color="black", linewidth=1, linestyle="--", zorder=1)
+        ax.annotate(f"{1e3 * most:g} ‰", (1e3 * most, -0.6), (3, 0), fontsize=8.5, textcoords="offset points")
+    ax.set_xlim(min(0.5, errors.min() / 4), 300 * errors.max())
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    said = f"{title}, on the source's shape {SHAPE + 1}, computed here with random numbers of their own. "
+    said += (
+        "Dashed: the source's allowances. Beside each bar: its error over the gate's limit, both in ‰ of a "
+    )
+    plot.show(fig, f"{said}row's largest output; above 1 the gate stops it. Grey: no fault.")
 
 
 def _by_the_gate(right: Any, wrong: pd.DataFrame) -> str:
@@ -145,9 +176,8 @@ def _beside(recorded: Rows) -> str:
     if here.empty or worst["config"] == config or not here.iloc[0] < worst["over"]:
         return ""
     return (
-        f" {worst['impl']}, {worst['over']:.2f} times rounding in the chart above, is that far off for "
-        f"{worst['config']}; on this shape it errs by {here.iloc[0]:.2f} times. Compare errors on one shape, "
-        "and with the limit of one format."
+        f" Compare errors on one shape only: {worst['impl']}'s {worst['over']:.2f} times rounding, in the "
+        f"chart above, is of {worst['config']}; on this shape it errs by {here.iloc[0]:.2f} times."
     )
 
 

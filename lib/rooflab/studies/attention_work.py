@@ -20,6 +20,8 @@ from rooflab.studies.attention import BACKENDS, CHUNK, Shape, own_rung, shape_of
 from rooflab.studies.base import tunables
 from rooflab.studies.buffers import SEED
 
+SUMS = 64  # of FP16, in which rung 3_half2 adds up a score's products
+
 # --- operands, oracle, budget -------------------------------------------------------------------------------
 
 
@@ -83,11 +85,11 @@ def exact(q: Any, k: Any, v: Any, shape: Shape, rounded: Any = None, packed: boo
 
 
 def packed_scores(query: Any, keys: Any) -> Any:
-    """query keys^T in 64 sums of FP16, each rounded after every product."""
+    """query keys^T in SUMS sums of FP16, each rounded after every product."""
     total = 0
-    for c in range(64):
+    for c in range(SUMS):
         part: Any = 0
-        for e in range(c, query.shape[1], 64):
+        for e in range(c, query.shape[1], SUMS):
             products = query[:, e, None] * keys[None, :, e]
             part = (part + products).astype(np.float16).astype(query.dtype)
         total = total + part

@@ -37,6 +37,7 @@ from rooflab.view.diagram.passes import passes
 from rooflab.view.diagram.pools import captured_address
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
 from rooflab.view.diagram.requests import Width, warp_requests
+from rooflab.view.diagram.roles import warp_roles
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
 from rooflab.view.diagram.rule import layer_by_rule
@@ -133,6 +134,7 @@ __all__ = [
     "two_orders",
     "verdicts",
     "warp_requests",
+    "warp_roles",
     "warps_on_weights",
     "ways",
     "ways_to_multiply",

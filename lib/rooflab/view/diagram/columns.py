@@ -13,7 +13,7 @@ from rooflab.errors import UsageError
 from rooflab.ops import Rung, attention
 from rooflab.ops.attention_tiles import tile_of
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, GREY, Canvas, Drawing, shade, single
+from rooflab.view.diagram.svg import AMBER, GREY, NONE, Canvas, Drawing, shade, single
 from rooflab.words import counted
 
 MOST = 255  # registers that a thread may have
@@ -29,7 +29,8 @@ class Share(NamedTuple):
     slices: int
     holder: str
     threads: int
-    scorers: int  # warpgroups beside them that only make scores
+    scorers: int  # warpgroups before them that only make scores
+    producers: int  # warpgroups before them that only copy
 
     def registers(self, width: int) -> int:
         """FP32 registers a thread for its outputs, of heads `width` wide."""
@@ -46,13 +47,16 @@ def share_of(name: str, width: int, text: str | None = None) -> Share:
     rows = re.search(r"constexpr int (?:\w+ = \d+, )?(?:QUERIES|ROWS) = (\d+)", text)
     if not rows:
         raise UsageError(f"{name} has no constant QUERIES or ROWS.")
-    each = re.search(r"\bfirst \+ (\d+) \* group\b", text)
+    each = re.search(r"\bfirst \+ (\d+) (\* TALL )?\* group\b", text)
+    queries = int((each or rows)[1])
+    queries *= tile_of(rung, width, _ARCH)["TALL"] if each and each[2] else 1
     divided = re.search(r"\b(?:WIDTH|HALF) = HEAD_DIM / (SLICES|\d+)", text)
     by = divided[1] if divided else "1"
     slices = tile_of(rung, width, _ARCH)[by] if by == "SLICES" else int(by)
     holder, threads = _WARPGROUP if "wgmma" in text else _WARP
     scorers = 1 if re.search(r"one warpgroup scores", rung.idea) else 0
-    return Share(rung, int((each or rows)[1]), slices, holder, threads, scorers)
+    producers = 1 if re.search(r"\bPRODUCER_THREADS = 128\b", text) else 0
+    return Share(rung, queries, slices, holder, threads, scorers, producers)
 
 
 def holders(
@@ -81,7 +85,7 @@ def holders(
         fits = each < MOST
         for k in range(share.slices):
             columns, x, fill = width // share.slices, left + k * part, shade(8 * k) if fits else GREY
-            label = f"{share.holder} {k + share.scorers}"
+            label = f"{share.holder} {k + share.scorers + share.producers}"
             if tall < 40:
                 canvas.cell(x, y, part, tall, label, fill, 12)
                 continue
@@ -94,12 +98,16 @@ def holders(
         canvas.text(left + wide + 12, y + 15, words, svg.TEXT, bold=True)
         canvas.text(left + wide + 12, y + 30, division, svg.SMALL)
         y += tall
-        if share.scorers:
-            canvas.cell(left, y + 4, wide, 22, f"{share.holder} 0: the scores of these queries", AMBER, 12)
+        if fits and share.scorers + share.producers:
+            does, fill = (
+                ("the scores of these queries", AMBER) if share.scorers else ("only copies tiles", NONE)
+            )
+            canvas.cell(left, y + 4, wide, 22, f"{share.holder} 0: {does}", fill, 12)
             y += 26
         y += 14
         who = counted(share.slices, share.holder)
-        said.append(f"in rung {number} by {who}, {share.queries} queries, {each} registers a thread")
+        beside = ", beside one that only copies" if share.producers else ""
+        said.append(f"in rung {number} by {who}{beside}, {share.queries} queries, {each} registers a thread")
     says = f"{width} columns of outputs are held {'; '.join(said)}. A thread has at most {MOST}."
     return single(f"Who holds {width} columns of outputs", says, canvas)
 

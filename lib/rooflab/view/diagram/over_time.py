@@ -142,15 +142,20 @@ def lengths(gb_s: float, tflop_s: float, sms: int, mhz: float) -> Lengths:
 
 
 def of_lab(lab: Any) -> Lengths:
-    """The lengths on a lab's device: warm reads are what L2 gives, the roof of FP16 products the tensor
-    cores'; what was not measured there is of its datasheet, or REFERENCE's where that is unknown.
+    """The lengths on a lab's device."""
+    return lengths(*rates(lab))
+
+
+def rates(lab: Any) -> tuple[float, float, int, float]:
+    """GB/s, TFLOP/s, SMs and MHz of a lab's device: warm reads are what L2 gives, the roof of FP16 products
+    the tensor cores'; what was not measured there is of its datasheet, or REFERENCE's where that is unknown.
     """
     rows = lab.store.read("bandwidth")
     warm = rows[(rows["operator"] == "read") & (rows["cache"] == "warm")]["gb_s"].max()
     spec, run, roofs = lab.spec or device.get(REFERENCE), lab.run, lab.roof
     gb_s = spec.dram_gb_s if pd.isna(warm) else float(warm)
     peak = roofs["fp16_tensor"].value if "fp16_tensor" in roofs else spec.fp16_tensor
-    return lengths(gb_s, peak, int(run["sms"]), float(spec.boost_mhz))
+    return gb_s, peak, int(run["sms"]), float(spec.boost_mhz)
 
 
 def pipeline(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing:

@@ -1,0 +1,242 @@
+"""A warpgroup that makes scores beside two that hold the outputs, over time.
+
+What each waits for and hands over is read from attention's rung 12_warp_specialised: its steps, in the order
+of its source, run here against a clock. How long a step takes is arithmetic, as in `over_time`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rooflab.errors import UsageError
+from rooflab.ops import Rung, attention
+from rooflab.ops.attention_tiles import tile_of
+from rooflab.view.diagram import over_time, svg
+from rooflab.view.diagram.over_time import Bar, Lengths
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing, single
+
+RUNG, WIDTH = "12_warp_specialised", 512
+ROWS_OF_A_TILE = 64  # queries of a block, and keys of a tile
+ROWS = ("copies", "warpgroup 0", "warpgroups 1, 2")
+
+Key = tuple[str, int]  # what has happened, and to which item of the ring or tile
+Role = Generator[Key | float, float, None]  # yields what it waits for, and is sent the time when it came
+
+
+class Roles(NamedTuple):
+    """The steps of a tile, of the warpgroup that scores and of those that add, in the source's order; slots
+    of the ring, blocks of a cluster, and the share of a score's products that come before P is handed over.
+    """
+
+    scores: list[str]
+    adds: list[str]
+    slots: int
+    cluster: int
+    before: float
+
+
+@dataclass
+class Run:
+    """What happened: bars, and when each event came (us)."""
+
+    bars: list[Bar] = field(default_factory=list)
+    events: dict[Key, float] = field(default_factory=dict)
+
+
+_SCORES = {
+    r"wait_for\(item\)": "wait for K",
+    r"if \(i == STEPS - 1 - EARLY\) warpgroup_commit\(\)": "start QK",
+    r"warpgroup_wait<1>\(\)": "wait for most of QK",
+    r"mbarrier_arrive\(p_full \+ \(buffer \^ 1\)\)": "hand over",
+    r"warpgroup_wait<0>\(\)": "wait for QK",
+    r"release\(item,": "release K",
+    r"mbarrier_wait\(p_empty": "wait for a buffer",
+    r"one = exp2_approx": "softmax",
+}
+_ADDS = {
+    r"load_until\([^;]*\bitem \+ 1\)": "copy 1",
+    r"load_until\(item \+ 2\)": "copy 2",
+    r"mbarrier_wait\(p_full": "wait for P",
+    r"wait_for\(item\)": "wait for V",
+    r"WGMMA\(shared_rows\)": "start PV",
+    r"warpgroup_wait<0>\(\)": "wait for PV",
+    r"release\(item,": "release V",
+    r"mbarrier_arrive\(p_empty": "release P",
+}
+
+
+def rung() -> Rung:
+    """The rung whose steps are run."""
+    return next(each for each in attention.LADDERS["attention"] if each.name == RUNG)
+
+
+def roles_of(text: str) -> Roles:
+    """The roles of a kernel's source. UsageError where a step of theirs is missing."""
+    loops = text.split("for (int t = 0; t < work.tiles; ++t) {")
+    slots = re.search(r"\bSLOTS = (\d+)", text)
+    if len(loops) != 3 or not slots:
+        raise UsageError("This source has no two loops over tiles and SLOTS of a ring between them.")
+    found = []
+    for loop, names in zip(loops[1:], (_SCORES, _ADDS), strict=True):
+        at = {name: re.search(pattern, loop) for pattern, name in names.items()}
+        missing = [name for name, match in at.items() if not match]
+        if missing:
+            raise UsageError(f"This source has no step: {', '.join(missing)}.")
+        found.append(sorted(at, key=lambda name: at[name].start()))  # type: ignore[union-attr]
+    macros = rung().with_defaults(tile_of(rung(), WIDTH, "90"))
+    steps = WIDTH // 16
+    before = (steps - macros["EARLY"]) / steps
+    return Roles(found[0], found[1], int(slots[1]), macros["CLUSTER"], before)
+
+
+def simulate(roles: Roles, tiles: int, takes: Lengths) -> Run:
+    """Run both roles beside each other, each step as soon as what it waits for has happened. Through the ring
+    go keys 0, queries, keys 1, values 0, keys 2, values 1 and so on; `takes.copy` is of a tile that a block
+    copies alone. UsageError where all wait.
+    """
+    run, free = Run(), {"copies": 0.0, "tensor cores": 0.0}
+    names = ["K0", "Q", *(name for t in range(1, tiles) for name in (f"K{t}", f"V{t - 1}")), f"V{tiles - 1}"]
+
+    def take(unit: str, now: float, lasts: float) -> tuple[float, float]:
+        start = max(now, free[unit])
+        free[unit] = start + lasts
+        return start, start + lasts
+
+    def scores() -> Role:
+        now = yield ("full", 1)
+        run.events["empty", 1] = now
+        for t in range(tiles):
+            item, most, done = names.index(f"K{t}"), now, now
+            for step in roles.scores:
+                if step == "wait for K":
+                    now = yield ("full", item)
+                elif step == "start QK":
+                    start, done = take("tensor cores", now, takes.product)
+                    most = start + roles.before * takes.product
+                    run.bars.append(Bar(ROWS[1], "QK", t, start, done))
+                elif step == "wait for most of QK" and t:
+                    now = yield most
+                elif step == "hand over" and t:
+                    run.events["P", t - 1] = now
+                elif step == "wait for QK":
+                    now = yield done
+                elif step == "release K":
+                    run.events["empty", item] = now
+                elif step == "wait for a buffer" and t > 1:
+                    now = yield ("P read", t - 2)
+                elif step == "softmax":
+                    run.bars.append(Bar(ROWS[1], "softmax", t, now, now + takes.softmax))
+                    now = yield now + takes.softmax
+        run.events["P", tiles - 1] = now
+
+    def adds() -> Role:
+        now, copied = 0.0, 0
+        for t in range(tiles):
+            item, done = names.index(f"V{t}"), now
+            for step in roles.adds:
+                if step.startswith("copy"):
+                    for each in range(copied, min(item + int(step[-1]) + 1, len(names))):
+                        if each >= roles.slots:
+                            now = yield ("empty", each - roles.slots)
+                        shared = 1 if names[each] == "Q" else roles.cluster
+                        start, end = take("copies", now, takes.copy / shared)
+                        run.bars.append(Bar(ROWS[0], names[each], 0, start, end))
+                        run.events["full", each] = end
+                        copied = each + 1
+                elif step == "wait for P":
+                    now = yield ("P", t)
+                elif step == "wait for V":
+                    now = yield ("full", item)
+                elif step == "start PV":
+                    start, done = take("tensor cores", now, takes.product)
+                    run.bars.append(Bar(ROWS[2], "PV", t, start, done))
+                elif step == "wait for PV":
+                    now = yield done
+                elif step == "release V":
+                    run.events["empty", item] = now
+                elif step == "release P":
+                    run.events["P read", t] = now
+
+    _take_turns([scores(), adds()], run)
+    return run
+
+
+def _take_turns(roles: list[Role], run: Run) -> None:
+    """Go on with the role whose next step is the earliest, until all are done."""
+    now = {role: 0.0 for role in roles}
+    waits = {role: next(role) for role in roles}
+    while waits:
+        ready = {
+            role: max(now[role], run.events[wait] if isinstance(wait, tuple) else wait)
+            for role, wait in waits.items()
+            if not isinstance(wait, tuple) or wait in run.events
+        }
+        if not ready:
+            raise UsageError(f"All wait: {', '.join(map(str, waits.values()))}.")
+        role = min(ready, key=lambda each: ready[each])
+        now[role] = ready[role]
+        try:
+            waits[role] = role.send(now[role])
+        except StopIteration:
+            del waits[role]
+
+
+def lengths(gb_s: float, tflop_s: float, sms: int, mhz: float) -> Lengths:
+    """How long the steps take on one SM, as in `over_time`: a tile's copy by one block alone, a product of 64
+    queries and 64 keys with all columns, the softmax of a tile.
+    """
+    rows = ROWS_OF_A_TILE
+    copy = 2 * rows * WIDTH / (gb_s / sms) / 1e3
+    product = 2 * rows * rows * WIDTH / (tflop_s / sms) / 1e6
+    return Lengths(copy, product, rows * rows / over_time.EXPONENTIALS / mhz)
+
+
+def busy(run: Run) -> tuple[float, float]:
+    """Microseconds that a run takes, and the share of these in which tensor cores multiply."""
+    end = max(bar.end for bar in run.bars)
+    return end, sum(bar.end - bar.start for bar in run.bars if bar.what in ("QK", "PV")) / end
+
+
+def warp_roles(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing:
+    """Who does what over time in a block of the rung, and below if its cluster did not share copies."""
+    roles = roles_of(rung().path.read_text(encoding="utf-8") if text is None else text)
+    runs = [(f"{roles.cluster} blocks share the copies of K and V", simulate(roles, tiles, takes))]
+    runs += [("Each block copies for itself", simulate(roles._replace(cluster=1), tiles, takes))]
+    last, canvas, left = max(busy(run)[0] for _, run in runs), Canvas(), 108.0
+    unit, y, said = (svg.WIDTH - left - 4) / last, 0.0, []
+    for title, run in runs:
+        canvas.text(0, y + 12, title, bold=True)
+        y, top = y + 20, y + 20
+        for name in ROWS:
+            canvas.text(0, y + 16, name, svg.SMALL)
+            canvas.rect(left, y, last * unit, 24, NONE, 0.3)
+            for bar in run.bars:
+                if bar.row == name:
+                    fill = {"QK": BLUE, "PV": SKY, "softmax": AMBER}.get(bar.what, GREY)
+                    label = (
+                        bar.what
+                        if fill == GREY
+                        else f"{bar.tile}"
+                        if fill == AMBER
+                        else f"{bar.what}{bar.tile}"
+                    )
+                    canvas.cell(left + bar.start * unit, y, (bar.end - bar.start) * unit, 24, label, fill)
+            y += 28 if name == ROWS[0] else 42
+        for t in range(tiles):  # P is handed over, between the two lower rows
+            x = left + run.events["P", t] * unit
+            canvas.line([(x, top + 53), (x, top + 69)], 1.4, end="arrow")
+            beside = (x + 4, "start") if t == tiles - 1 else (x - 4, "end")
+            canvas.text(beside[0], top + 66, f"P{t}", svg.SMALL, beside[1])
+        end, share = busy(run)
+        y -= 14
+        canvas.text(left, y + 8, f"{end:.1f} µs; tensor cores busy {share:.0%} of it", svg.SMALL)
+        y += 26
+        said.append(f"{title}: {end:.1f} µs, tensor cores busy {share:.0%}")
+    says = f"{tiles} tiles of {WIDTH} columns. {'. '.join(said)}. Warpgroup 0 makes scores (QK) and their "
+    says += "softmax (amber) and hands P over; warpgroups 1 and 2 add P times V to the outputs. Lengths are "
+    says += f"arithmetic: copy {takes.copy:.2f} µs for a block alone, product {takes.product:.2f}, softmax "
+    says += f"{takes.softmax:.2f} µs."
+    return single("One warpgroup makes scores, two hold the outputs", says, canvas)

@@ -27,6 +27,8 @@
 constexpr int ROWS = 64 * GROUPS, EACH = ROWS / PACK, FILLED = EACH * PACK, THREADS = 128 * (GROUPS + 1);
 constexpr int BLOCK = 64, BLOCKS = (HEAD_DIM + 63) / 64;  // columns of a swizzled block with rows of 128 bytes
 constexpr int TILE = KEYS * BLOCK * BLOCKS;
+static_assert(KEYS % 16 == 0 && (KEYS >= 64 && KEYS <= 128 || KEYS == 160 || KEYS == 176 || KEYS == 192),
+              "common/ptx.cuh has products of these widths");
 
 // A slot of a ring and the parity of its barrier.
 struct RingSlot {

@@ -174,15 +174,20 @@ class TileLaw(NamedTuple):
     piece_us: float
     tile_us: float
 
-    def predicted_us(self, prompt: Prompt, pack: int, sms: int) -> float:
-        """Microseconds until the last block has done its pieces, dealt there and back as kernels do."""
+    def predicted_us(self, prompt: Prompt, pack: int, sms: int, together: int = 0) -> float:
+        """Microseconds until the last block has done its pieces, dealt there and back as kernels do: of
+        `together` packs of heads (0: all) at a time, whose longest come first and last by turns.
+        """
         each = 64 * self.groups // pack
         first = np.arange(math.ceil(prompt.n / each) - 1, -1, -1) * each + prompt.start
         last = np.minimum(first + each, prompt.start + prompt.n)
         window = prompt.window or 1 << 30
         seen = np.minimum(last, prompt.context) - np.maximum(first + 1 - window, 0)
         tiles = np.ceil(np.maximum(seen if prompt.causal else prompt.context, 0) / self.keys)
-        pieces = np.repeat(self.piece_us + tiles * self.tile_us * np.ones_like(first), prompt.heads // pack)
+        each_us, packs = self.piece_us + tiles * self.tile_us * np.ones_like(first), prompt.heads // pack
+        section = np.repeat(each_us, together or packs)
+        sections = packs // (together or packs)
+        pieces = np.concatenate([section[:: -1 if (sections - 1 - s) % 2 else 1] for s in range(sections)])
         rounds = np.zeros((math.ceil(pieces.size / sms), sms))
         rounds.ravel()[: pieces.size] = pieces
         rounds[1::2] = rounds[1::2, ::-1]
@@ -200,8 +205,9 @@ def tile_laws(head_dim: int) -> tuple[TileLaw, ...]:
     )
 
 
-# What the law must promise before a tile other than that of long prompts is taken: it is known to 3 %.
-_WORTH = 0.96
+# What the law must promise before a tile other than that of long prompts is taken. Fitted to some 16
+# prompts a width, it chose a tile within 0.6 % of the fastest on average, and at worst within 4 %.
+_WORTH = 0.98
 
 
 @functools.lru_cache(maxsize=4096)
@@ -212,7 +218,8 @@ def voted_of(head_dim: int, prompt: Prompt | None, sms: int) -> dict[str, int]:
         return {"GROUPS": usual.groups, "KEYS": usual.keys, "PACK": 1}
     _, context, start, heads, kv_heads, causal, window = prompt
     pack = pairs_pack_of(heads // kv_heads, window or seen_of(prompt.n, context, start, causal, window))
-    times = {tile: tile.predicted_us(prompt, pack, sms) for tile in (usual, *more)}
+    together = kept_together(context, kv_heads, head_dim) * (heads // kv_heads // pack)
+    times = {tile: tile.predicted_us(prompt, pack, sms, together) for tile in (usual, *more)}
     best = min(times, key=times.__getitem__)
     tile = best if times[best] < _WORTH * times[usual] else usual
     return {"GROUPS": tile.groups, "KEYS": tile.keys, "PACK": pack}

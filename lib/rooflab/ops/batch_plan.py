@@ -22,9 +22,10 @@ _COLUMN_US = 0.05  # the same for eight tokens more
 _SUM_US = 0.1  # to add up a tile's sums
 _PART_US = 0.009  # to write a token's part of k apart and read it again
 _AHEAD_US = 1.0  # of bringing weights that pass while the kernel before still runs
-# Bytes of weights under way a block: up to 16 tokens so many that two kernels' blocks do not share an SM,
-# which leaves other SMs without one; beyond, registers of x see to that.
-_RING, _WIDE_RING = 128 * 1024, 96 * 1024
+# KiB of weights under way a block, by format, the fastest on an H200. Up to 16 tokens of FP16 or INT4 so many
+# that two kernels' blocks do not share an SM, which leaves other SMs without one; beyond, registers
+# of x see to that, and a ring that is filled sooner lets the kernel before have the memory for longer.
+_RING, _WIDE_RING = (128, 96, 128), (96, 64, 48)
 # Columns of eight tokens, of one tile or more, that warps add up between two barriers: more where many tokens
 # meet weights of few bytes, whose barriers would follow each other sooner.
 _TOGETHER, _QUICK = 4, 8
@@ -72,7 +73,7 @@ def cost(plan: Plan, turns: int, k: int, batch: int, kind: int) -> float:
     x, chunks = 2 * batch * k / splits, turns * k / (_CHUNK * splits)
     read = max(x / _SM_L2, x * blocks * splits / _L2)
     stream = chunks * _BYTES[kind] * max(blocks * splits / _MEMORY, 1 / _SM)
-    ahead = min(_AHEAD_US + read, stream * min(1.0, _ring(batch) / (chunks * _SLOT[kind])))
+    ahead = min(_AHEAD_US + read, stream * min(1.0, _ring(batch, kind) / (chunks * _SLOT[kind])))
     multiply = turns * each / pace * (_STEP_US + (math.ceil(batch / 8) - 1) * _COLUMN_US)
     return read + max(stream - ahead, multiply) + turns * _SUM_US + splits * batch * _PART_US
 
@@ -87,9 +88,9 @@ def _room(warps: int) -> int:
     return min(_X_WORDS, 65536 // (32 * warps) - _OTHERS)
 
 
-def _ring(batch: int) -> int:
+def _ring(batch: int, kind: int) -> int:
     """Bytes of weights that a block has under way."""
-    return _RING if batch <= 16 else _WIDE_RING
+    return 1024 * (_RING if batch <= 16 else _WIDE_RING)[kind]
 
 
 def macros_for(plan: Plan, n: int, batch: int, kind: int, arch: str) -> tuple[dict[str, int], int]:
@@ -98,7 +99,7 @@ def macros_for(plan: Plan, n: int, batch: int, kind: int, arch: str) -> tuple[di
     pace = pace_of(plan.chunks, batch)
     tiles = min((_QUICK if kind and batch > 16 else _TOGETHER) // columns, turns) or 1
     sums, stage = 2 * tiles * plan.warps * columns * 512, plan.warps * _SLOT[kind]
-    budget = min(_ring(batch), _SHARED_KIB.get(arch, 48) * 1024 - 1024 - sums)
+    budget = min(_ring(batch, kind), _SHARED_KIB.get(arch, 48) * 1024 - 1024 - sums)
     stages = max(1, min(budget // (stage * pace), turns * plan.chunks // pace)) * pace
     found = {"TOKENS": 8 * columns, "WARPS": plan.warps, "CHUNKS": plan.chunks, "STAGES": stages}
     return {**found, "TILES": tiles}, stages * stage + sums

@@ -127,6 +127,25 @@ def between(device: Sized | None = None) -> list[Case]:
     return [c for c in found if c.kind == "own" or c.impl in ("torch.matmul", "humming", "gemlite")]
 
 
+# The rungs made for many tokens, each in the fastest of the builds tried on an H200 for the largest shape.
+_FOR_TOKENS = {
+    ("9_shared_x", 16): {"row_warps": 4, "k_warps": 3, "tiles": 4, "stages": 3, "resident": 1},
+    ("9_shared_x", 64): {"row_warps": 8, "k_warps": 2, "tiles": 2, "stages": 2, "resident": 1},
+    ("10_wgmma", 16): {"row_groups": 2, "k_groups": 1, "tall": 2, "cluster": 2, "stages": 3, "resident": 2},
+    ("10_wgmma", 64): {"row_groups": 2, "k_groups": 1, "tall": 2, "cluster": 2, "stages": 3, "resident": 2},
+}
+
+
+def for_tokens(device: Sized | None = None) -> list[Case]:
+    """What the rungs for many tokens bring over each other, on the largest shape; the last is chosen."""
+    n, k = SHAPES[-1]
+    found = [
+        _case(rung, n, k, batch, options=options(**macros, tokens=batch))
+        for (rung, batch), macros in _FOR_TOKENS.items()
+    ]
+    return [*found, *(chosen(n, k, batch, device) for batch in (16, 64))]
+
+
 def reused(n: int, k: int) -> list[Case]:
     """What reading the weights once is worth on CUDA cores: rung 5 reads them once a token."""
     return [
@@ -226,7 +245,7 @@ class Int4(Study):
             *reused(*shapes[0]),
             *(published() if effort == "full" else published((1, 2, 4))),
             *seeded(device),
-            *([*square(device), *between(device)] if effort == "full" else ()),
+            *([*square(device), *between(device), *for_tokens(device)] if effort == "full" else ()),
         ]
         return sorted(dict.fromkeys(found), key=_place)
 

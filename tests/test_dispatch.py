@@ -108,11 +108,11 @@ def test_only_cold_rows_of_the_graph_clock_decide(store, common):
     assert dispatch.choose("q8_0", 4096, 4096, 1, "h200").strategy == "dp4a"
 
 
-def test_a_shape_four_times_off_is_near_and_a_farther_one_is_not(store):
+def test_a_shape_sixteen_times_off_is_near_and_a_farther_one_is_not(store):
     recorded(store, LINES[:1])
-    for n, k in ((4 * 4096, 4096), (4096, 1024), (8192, 2048)):
+    for n, k in ((16 * 4096, 4096), (4096, 256), (4 * 4096, 1024)):
         assert dispatch.choose("q8_0", n, k, 1, "h200").why.startswith("recorded"), (n, k)
-    for n, k in ((4 * 4096 + 64, 4096), (4096, 4096 * 4 + 128), (8192, 4096 * 2 + 128), (1000, 4096)):
+    for n, k in ((16 * 4096 + 64, 4096), (4096, 4096 * 16 + 128), (4 * 4096, 4096 * 4 + 128), (250, 4096)):
         assert dispatch.choose("q8_0", n, k, 1, "h200").why.startswith("predicted"), (n, k)
 
 

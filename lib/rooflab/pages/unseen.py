@@ -8,7 +8,7 @@ from rooflab.analysis import strategies, unseen
 from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.pages import Rows
-from rooflab.studies.unseen import SEED, TUNED
+from rooflab.studies.unseen import SEED, SINCE, TUNED
 from rooflab.view import display, plot
 from rooflab.words import counted, listed
 
@@ -158,5 +158,6 @@ def table(found: pd.DataFrame, gpu: str) -> None:
     heads |= {"cost": "× our fastest kernel's time"}
     forms |= {"us": "{:.1f}", "peer_us": "{:.1f}", "cost": "{:.2f}"}
     tuned = listed(TUNED)
-    title = f"All {len(found)} drawn shapes (random seed {SEED}; kernels were tuned on those of {tuned})"
+    since = f", and since it was recorded {SINCE}" if SINCE else ""
+    title = f"All {len(found)} drawn shapes (random seed {SEED}; tuned on: those of {tuned}{since})"
     display.fold(title, [(found.sort_values("ratio"), heads, forms, f"{title}, {gpu}, cold, burst")])

@@ -69,7 +69,7 @@ def contradictions(cells: Sequence[Cell], gpu: str, counted: bool = True) -> lis
         for name in dict.fromkeys(
             each.opened if each.prose or each.tables else ()
         ):  # what is read may be shown
-            if not (borrowed if name in ("h200", "h200-x2", "h200-x4") else _named(name, whole)):
+            if not (borrowed if name in ("h200", "h200-x2") else _named(name, whole)):
                 found.append(f"[{each.number}] shows figures of {name} without its name")
     return found
 
@@ -79,7 +79,7 @@ _COUNTED = re.compile(r"counters? (?:agree|show|find|differ)|is counted (?:as|wi
 _OURS = re.compile(r"\bOn (?:the |a )?\**NVIDIA H200\b")
 _CALLED = {"h200": "NVIDIA H200", "h200-peers": "H200", "rtx-4070-laptop-published": "laptop|4070"}
 _CALLED |= {"rtx-4090-published": "4090|publish|source|story", "rtx-4070-ti-published": "4070|publish|source"}
-_CALLED |= {"rtx-4090-peers": "4090", "h100-sxm-x2": "H100"}
+_CALLED |= {"rtx-4090-peers": "4090", "h100-sxm-x2": "H100", "h200-x4": "four (GPUs|H200s)"}
 
 
 def _named(recording: str, text: str) -> bool:

@@ -89,7 +89,7 @@ def x_beside_weights(rungs: Sequence[Rung], tokens: Sequence[int] = (1, 16)) -> 
             canvas.cell(left, y, unit, 23, "weights", GREY)
             canvas.cell(left + unit, y, ratio * unit, 23, "x", SKY)
             canvas.text(
-                left + (1 + ratio) * unit + 6, y + 16, f"x: {ratio:.0%} of that", svg.SMALL, bold=True
+                left + (1 + ratio) * unit + 6, y + 16, f"x: {ratio:.0%} of the weights", svg.SMALL, bold=True
             )
             said.append(f"{name}: x adds {ratio:.0%}")
             y += 28

@@ -236,8 +236,10 @@ def read_once_explained(wide: Rows, gpu: str, rungs: Any, sms: int, ghz: float) 
     few = each.dropna().index[0]
     over = each[few] / wide["least"][few]
     if over > 1.5:
-        text += f"The plot does not test the bound: on this small shape rung 5 takes {over:.1f} times its "
-        text += f"bound for {counted(few, 'token')} already. "
+        text += "The plot cannot test that budget, which supposes that weights come at the read roof: on "
+        text += (
+            f"this small shape rung 5 takes {over:.1f} times its bound for {counted(few, 'token')} already. "
+        )
     if len(us) > 1:
         n, k = study.SHAPES[0]
         more = (us.iloc[-1] - us.iloc[0]) / (last - us.index[0])

@@ -65,7 +65,7 @@ def _draw(here: Lab, whole: Rows, read_roof: float, peak: float | None) -> None:
     said = f"{title} on {here.run['gpu']}. "
     untuned = 1 in whole.index
     if len(whole) > untuned:
-        said += "For several tokens each rung is in the fastest of the builds that were tried. "
+        said += "For several tokens each rung is in the fastest of the builds tried on an H200. "
     if untuned:
         said += "For one token all three have the constants of their sources, untuned"
         tuned = here.held("int4", [study.chosen(*_SHAPE, 1, here.sized)])

@@ -76,9 +76,7 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
     """Who copies, multiplies and waits in a block of each rung, over an example's time."""
     runs = [(rung, way_of(rung), run(way_of(rung))) for rung in rungs]
     canvas, left, y, said = Canvas(), 74.0, 0.0, list[str]()
-    canvas.text(
-        0, y + 12, f"An example, not measured: the products of a slot take {_FEW} or {_MANY} steps by turns."
-    )
+    canvas.text(0, y + 12, "An example, not measured: look at who waits, not at the lengths.")
     y += 24
     unit = (svg.WIDTH - left - 2) / max(max(piece.end for piece in pieces) for _, _, pieces in runs)
     fills = {"orders": GREY, "loads x": SKY, "multiplies": AMBER, "waits": NONE, "copies": BLUE}
@@ -104,7 +102,6 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
     x = 0.0
     key = {
         "order copies": GREY,
-        "copy (TMA)": BLUE,
         "load x into registers": SKY,
         "unpack and multiply slot 0": AMBER,
     }

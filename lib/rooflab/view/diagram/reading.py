@@ -80,7 +80,7 @@ def x_beside_weights(rungs: Sequence[Rung], tokens: Sequence[int] = (1, 16)) -> 
     parts = {rung: part_of(rung).x_once for rung in rungs}
     most = max(2 * count / (rows * weight) for rows in parts.values() for count in tokens)
     canvas, left, y, said = Canvas(_NARROW), 164.0, 0.0, []
-    unit = (_NARROW - left - 100) / (1 + most)
+    unit = (_NARROW - left - 140) / (1 + most)
     for rung, rows in parts.items():
         for count in tokens:
             ratio = 2 * count / (rows * weight)

@@ -9,7 +9,7 @@ from rooflab.analysis import int4 as analysis
 from rooflab.errors import UsageError
 from rooflab.numerics import quant
 from rooflab.ops import int4
-from rooflab.pages import lesson_04b_causes, lesson_04c, lesson_04c_stops, lesson_04d_laptop
+from rooflab.pages import lesson_04b_causes, lesson_04c, lesson_04c_stops, lesson_04c_worth, lesson_04d_laptop
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 
@@ -301,6 +301,15 @@ def test_where_int4_stops_paying_is_said_by_the_first_number_of_tokens_that_gain
     assert lesson_04c._stops(gains).endswith(", and at 256 for 28,672 × 8,192.")
     assert "none of 2 shapes up to 1 tokens" in lesson_04c._stops(gains[[1]])
     assert lesson_04c._stops(gains[:0]) == ""
+
+
+def test_what_wgmma_and_the_tma_bring_is_said_by_the_times():
+    whole = pd.DataFrame({9: [30.0, 40.0, 99.0], 10: [45.0, 40.0, 66.0], 11: [30.0, 40.0, 55.0]}, [1, 16, 64])
+    text = lesson_04c_worth._compared(whole)
+    assert "At 64 tokens rung 11 runs at 1.80 times the speed of rung 9: 1.50 by `wgmma` × 1.20 by" in text
+    assert "It pays at 64, brings about nothing at 16 and costs time at 1." in text
+    assert "It pays at 1 and 64 and brings about nothing at 16." in text
+    assert lesson_04c_worth._where(whole[10] / 100) == "It costs time at 1, 16 and 64."
 
 
 def test_the_loop_loses_from_where_its_kernels_take_longer_than_fp16():

@@ -11,6 +11,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import int4 as study
 from rooflab.view import display, plot
+from rooflab.words import counted
 
 
 def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
@@ -29,7 +30,7 @@ def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
     numbers = ["dram_pct", "tensor_pct", "issue_active", "occupancy_pct"]
     seen[numbers] = seen[numbers].apply(pd.to_numeric)
     seen["slot"] = 100 * seen["issue_active"]
-    names = {"shape": "n × k", "batch": "Batch", "dram_pct": "DRAM busy %"}
+    names = {"shape": "n × k", "batch": "Tokens", "dram_pct": "DRAM busy %"}
     names |= {"tensor_pct": "Tensor busy %", "slot": "Slots used %"}
     names |= {"waits": "Waits most for"}
     forms = dict.fromkeys((*numbers, "slot"), "{:.0f}")
@@ -39,7 +40,7 @@ def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
         fig, ax = plot.figure("% of its most", title=title, height=1.5 + 0.45 * len(most))
         parts = {"memory (DRAM)": most["dram_pct"], "tensor cores": most["tensor_pct"]}
         parts |= {"issue slots": most["slot"]}
-        plot.grouped(ax, [f"batch {batch}" for batch in most["batch"]], parts)
+        plot.grouped(ax, [counted(batch, "token") for batch in most["batch"]], parts)
         plot.show(fig, f"{title}, counted by ncu on {gpu}: 100% would be a unit at its limit.")
     display.table(seen, names, forms, f"The same for every shape that was counted on {gpu}", folded=True)
     return seen
@@ -62,11 +63,11 @@ def gap_explained(seen: Rows) -> None:
         units = {"memory is": many["dram_pct"], "the tensor cores are": many["tensor_pct"]}
         units |= {"the issue slots are": many["slot"]}
         unit, busiest = max(units.items(), key=lambda each: each[1])
-        text = f"**At batch {few['batch']} memory is {few['dram_pct']:.0f}% busy; at batch {many['batch']} "
-        text += f"{unit} the busiest unit, {busiest:.0f}% of the time.** "
+        text = f"**At {counted(few['batch'], 'token')} memory is {few['dram_pct']:.0f}% busy; "
+        text += f"at {many['batch']} {unit} the busiest unit, {busiest:.0f}% of the time.** "
         if busiest < 80:
             text += "A likely reason: weights must arrive before they are unpacked, and be "
-            text += f"unpacked before they are multiplied. At batch {many['batch']} an "
+            text += f"unpacked before they are multiplied. At {counted(many['batch'], 'token')} an "
             text += (
                 f"SM holds {many['occupancy_pct']:.0f}% of the warps that it could hold, so few others fill "
             )

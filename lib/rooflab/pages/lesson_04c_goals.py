@@ -25,7 +25,7 @@ def goals(here: Lab, rows: Rows, gpu: str) -> None:
     text = (
         "Before the kernels were written, floors were set (to beat FP16 and every peer) and aims nearer to "
     )
-    display.say(f"{text}the bound. Met: {listed(counts)}.")
+    display.say(f"{text}the bound. Met: {listed(counts)}.{_conclusion(met)}")
     board["met"] = board["word"].replace({claims.HOLDS: "yes", claims.SHORT: "no"})
     board["what"] = board["says"] + ": " + board["quantity"]
     names = {"group": "Kind", "what": "What", "bars": "Asked"}
@@ -33,3 +33,13 @@ def goals(here: Lab, rows: Rows, gpu: str) -> None:
     board["bars"] = board["bars"].str.replace(" ", " ")
     title = f"Every floor and aim, judged on {gpu}"
     display.table(board, names, {}, title, folded=True)
+
+
+def _conclusion(met: Rows) -> str:
+    """What the numbers of floors and aims that were met amount to."""
+    all_met = met["sum"] == met["size"]
+    if not all_met.get("floor", False):
+        return " The table names what was missed."
+    if all_met.all():
+        return " So all that was asked for is reached."
+    return " So ours is ahead of FP16 and of every peer; what is left is the distance to the bound."

@@ -10,6 +10,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import int4 as study
 from rooflab.view import display
+from rooflab.words import counted, listed
 
 
 def free_up_to(table: Rows, near: float = 0.05) -> tuple[int, float]:
@@ -31,7 +32,7 @@ def growth_by_batch(one: Rows, table: Rows) -> None:
         text += f"Measured: {more:.2f} times.** "
     bold = "" if text else "**"
     text += (
-        f"{bold}From batch {us.index[0]} to {us.index[-1]} our time {display.change(grown['ours'])}{bold}; "
+        f"{bold}From {us.index[0]} to {us.index[-1]} tokens our time {display.change(grown['ours'])}{bold}; "
     )
     others = [who for who in ("humming", "tinygemm", "FP16 cuBLAS") if who in us]
     text += ", ".join(f"{who}'s {display.change(grown[who])}" for who in others) + ". "
@@ -42,7 +43,7 @@ def growth_by_batch(one: Rows, table: Rows) -> None:
         elif len(late):
             on = list(late) == [batch for batch in us.index if batch >= late[0]]
             text += f"{who.capitalize()} is " + ("" if on else "first ")
-            text += f"no faster than FP16 {'from' if on else 'at'} batch {late[0]}{' on' * on}. "
+            text += f"no faster than FP16 {'from' if on else 'at'} {counted(late[0], 'token')}{' on' * on}. "
     display.say(text)
 
 
@@ -64,6 +65,7 @@ def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple
     ours = wide[wide["kind"] == "own"].set_index(["shape", "batch"])
     places = pd.MultiIndex.from_frame(beyond[["shape", "batch"]])
     beyond["rate"] = ours["tflop_s"].reindex(places).to_numpy()
+    beyond["rung"] = ours["impl"].str.partition("_")[0].reindex(places).to_numpy()
     for name, other in (("gain", "FP16 cuBLAS"), ("two", "two-op")):
         beyond[name] = beyond[other] / beyond["ours"]
     table = beyond.pivot(index="shape", columns="batch", values="gain").reindex(
@@ -92,9 +94,24 @@ def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab) -
         if peak and source is here
         else "."
     )
-    display.say(text)
+    display.say(text + _picked(beyond))
     lines = []
     for row in beyond.rename(columns={"FP16 cuBLAS": "fp16", "two-op": "unpacked"}).itertuples():
-        line = f"{row.shape}, {row.batch} tokens: ours {row.ours:.1f} µs ({row.rate:.0f} TFLOP/s), "
+        line = f"{row.shape}, {row.batch} tokens: ours (rung {row.rung}) {row.ours:.1f} µs "
+        line += f"({row.rate:.0f} TFLOP/s), "
         lines.append(line + f"FP16 {row.fp16:.1f} µs, two-op {row.unpacked:.1f} µs")
     display.fold_items("The times", lines)
+
+
+def _picked(beyond: Rows) -> str:
+    """Where each of the two rungs was picked, and that the other was not timed there."""
+    rungs = beyond.dropna(subset="rung").groupby("rung")
+    parts = []
+    for rung, rows in rungs:
+        some = [f"{at.shape} with {at.batch} tokens" for at in rows[["shape", "batch"]].itertuples()]
+        few = f" ({listed(some)})" if len(some) < 3 else ""
+        parts.append(f"rung {rung} at {counted(len(rows), 'point')}{few}")
+    text = (
+        f" The dispatcher picks {listed(parts)}. No other rung was timed there, so what stream-K brings is "
+    )
+    return f"{text}not in the record." if {"12", "13"} & {*rungs.groups} else ""

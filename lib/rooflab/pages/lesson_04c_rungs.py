@@ -1,76 +1,16 @@
-"""What rungs 9 to 11 of lesson 04c cost for one token, and which rung its dispatcher picks."""
+"""Which rung the dispatcher of lesson 04c picks, by shape and number of tokens."""
 
 from __future__ import annotations
 
 import itertools
 from typing import Any
 
-import pandas as pd
 from matplotlib.patches import Rectangle
 
-from rooflab import studies
 from rooflab.lab import Lab
 from rooflab.ops import int4
-from rooflab.pages import Rows
 from rooflab.studies import int4 as study
 from rooflab.view import display, plot
-
-
-def worth_for_one(here: Lab, drawn: Any, *numbers: int) -> None:
-    """Show these rungs' time for one token on the matrix that is drawn, built as the table says, the only
-    number of tokens at which each was timed, with the instructions and waits that were counted; nothing where
-    one was not measured.
-    """
-    cases = [case for case in study.rungs(*drawn) if case in here.cases("int4")]
-    rows = here.measure("int4", cases).set_index("impl")
-    names = [int4.LADDERS["int4"][number - 1].name for number in numbers]
-    if not set(names) <= set(rows["median_us"].dropna().index):
-        return
-    rows = rows.loc[names].assign(rung=list(map(str, numbers)))
-    counted = _counted(here, [case for case in cases if case.impl in names]).reindex(rows["case"])
-    rows["each"] = (32 * counted["inst_executed"] / (drawn[0] * drawn[1])).to_numpy()
-    rows["barrier"] = counted["stall_barrier"].to_numpy()
-    defaults = [int4.LADDERS["int4"][number - 1].with_defaults({})["TOKENS"] for number in numbers]
-    built = rows["options"].astype("string").str.extract(r"tokens=(\d+)", expand=False)
-    rows["tokens"] = [
-        own if own == own and own else n for own, n in zip(built.fillna(""), defaults, strict=True)
-    ]
-    columns = {
-        "rung": "Rung",
-        "tokens": "Built for (tokens)",
-        "median_us": "Time (µs)",
-        "each": "Instructions a weight",
-    }
-    columns |= {"barrier": "Waits at barriers (cycles an instruction)"}
-    forms = {"median_us": "{:.1f}", "each": "{:.1f}", "barrier": "{:.2f}"}
-    title = f"One token, {drawn[0]:,} × {drawn[1]:,} on {here.run['gpu']}, untuned"
-    display.table(rows.reset_index(), columns, forms, title)
-    by = rows.set_index("rung")
-    if not {"9", "10", "11"} <= set(by.index):
-        return
-    nine, ten, eleven = (by.loc[number] for number in ("9", "10", "11"))
-    text = ""
-    if ten["median_us"] > nine["median_us"] and ten["each"] > nine["each"]:
-        text += "For one token rung 10 is slower than rung 9, and executes more instructions. It multiplies "
-        text += "*each weight* by its scale, where rung 9 scales the sum of a group. "
-        if str(ten["tokens"]) != str(nine["tokens"]):
-            text += (
-                f"It was also built for {ten['tokens']} tokens instead of {nine['tokens']}; the record does "
-            )
-            text += "not tell the two apart. "
-    if eleven["median_us"] < ten["median_us"] and eleven["each"] < ten["each"]:
-        text += "Rung 11 scales sums again, as long as tokens are few"
-        text += (
-            ", and its warps hardly wait at barriers. " if eleven["barrier"] < ten["barrier"] / 2 else ". "
-        )
-    display.say(f"{text}Which rung is the fastest for more tokens, the tuning tells:")
-
-
-def _counted(here: Lab, cases: list[Any]) -> Rows:
-    """The counters of these cases, by case."""
-    ((tool, known, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
-    found = here.profile("int4", [case for case in known if case in cases], tool, metrics).set_index("case")
-    return found[["inst_executed", "stall_barrier"]].apply(pd.to_numeric)
 
 
 def _picked(here: Lab, n: int, k: int, batch: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
@@ -13,6 +13,7 @@ from rooflab.pages import Rows
 from rooflab.studies import int4 as study
 from rooflab.view import display
 
+_FEW_GROUPS = 20  # of k an SM, of which filling a ring of six slots is a good part
 _RUNGS_OF_TILES = ("12_token_tiles", "13_stream_k")  # blocks of 128 TALL rows
 
 
@@ -71,10 +72,7 @@ def why_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
     last = most[most["gain"] > 1].sort_values("gain").tail(1)
     lines = [_line(row, source, names) for row in (*first.itertuples(), *last.itertuples())]
     if lines:
-        text = (
-            "**Why there?** The gain is what the bounds allow, times how far FP16 is from its bound, divided "
-        )
-        display.say(text + "by how far ours is from its own:\n\n" + "\n".join(lines))
+        display.say("**Why there?**\n\n" + "\n".join(lines))
     columns = {"shape": "n × k", "batch": "Tokens", "possible": "Bounds allow", "fp16": "FP16 ÷ its bound"}
     columns |= {"ours": "Ours ÷ its bound", "gain": "Gain"}
     forms = dict.fromkeys(("possible", "fp16", "ours", "gain"), "{:.2f}")
@@ -82,28 +80,51 @@ def why_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
 
 
 def _line(row: Any, source: Lab, names: dict[str, Any]) -> str:
-    """A line of the explanation: one point's three factors, and a likely reason where ours is far off."""
-    text = f"- **{row.shape}, {row.batch} tokens**: the bounds allow {row.possible:.2f}. FP16 takes "
-    text += f"{row.fp16:.2f} times its bound and ours {row.ours:.2f} times its own: {row.possible:.2f} × "
-    text += f"{row.fp16:.2f} ÷ {row.ours:.2f} = {row.gain:.2f}."
-    steps = steps_of_an_sm(*names[row.shape], row.batch, source)
-    if row.ours > 1.5 * row.fp16 and steps:
+    """A line of the explanation: how far either format is from its bound at one point, how much an SM
+    multiplies there, and a likely reason.
+    """
+    text = (
+        f"- **{row.shape}, {row.batch} tokens** (gain {row.gain:.2f}): the bounds allow {row.possible:.2f}. "
+    )
+    text += f"Ours takes {row.ours:.2f} times its bound, FP16 {row.fp16:.2f} times its own."
+    work = work_of_an_sm(*names[row.shape], row.batch, source)
+    if work:
+        text += f" Our tiles have {work.rows} rows and up to {work.tokens} tokens: {work.tiles} tiles × "
         text += (
-            f" A likely reason: an SM multiplies only {steps:.0f} times {GROUP} columns of k, so that "
-            "filling its ring and adding up the parts weigh much. Nothing was counted beyond 64 tokens, so "
-            "this is not proven."
+            f"{work.groups} groups of {GROUP} columns of k ÷ {work.sms} SMs = **{work.steps:.0f} groups an "
         )
+        text += "SM**."
+    if row.ours > 1.5 * row.fp16 and work and work.steps < _FEW_GROUPS:
+        text += (
+            " A likely reason: on so few groups, filling the ring first and adding up or storing the sums "
+        )
+        text += "last weigh much. Nothing was counted beyond 64 tokens, so this is not proven."
     elif row.gain > 1 and row.possible < 1.02:
-        text += " Both do the same operations, and ours comes nearer to the tensor cores' peak"
-        text += f". An SM multiplies {steps:.0f} times {GROUP} columns of k here." if steps else "."
+        text += " Both formats do the same operations, and ours comes nearer to the tensor cores' peak."
     return text
 
 
-def steps_of_an_sm(n: int, k: int, batch: int, source: Lab) -> float | None:
-    """Groups of k that an SM multiplies in the dispatcher's choice, or None for a rung without such tiles."""
+class Work(NamedTuple):
+    """How a product is cut into tiles for the SMs: groups of k that a tile has."""
+
+    rows: int
+    tokens: int
+    tiles: int
+    groups: int
+    sms: int
+
+    @property
+    def steps(self) -> float:
+        """Groups of k that an SM multiplies, on average."""
+        return self.tiles * self.groups / self.sms
+
+
+def work_of_an_sm(n: int, k: int, batch: int, source: Lab) -> Work | None:
+    """How the dispatcher's choice cuts a product, or None for a rung without such tiles."""
     case = study.chosen(n, k, batch, source.sized)
     if case.impl not in _RUNGS_OF_TILES:
         return None
     macros = study.own_rung(case)[1]
-    tiles = math.ceil(n / (128 * macros["TALL"])) * math.ceil(batch / macros["TOKENS"])
-    return tiles * math.ceil(k / GROUP) / int(source.run["sms"])
+    rows, tokens = 128 * macros["TALL"], macros["TOKENS"]
+    tiles = math.ceil(n / rows) * math.ceil(batch / tokens)
+    return Work(rows, tokens, tiles, math.ceil(k / GROUP), int(source.run["sms"]))

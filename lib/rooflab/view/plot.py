@@ -263,7 +263,7 @@ def grouped(
     fig = figure_of(ax)
     if not fig.legends:
         handles = ax.get_legend_handles_labels()
-        fig.legend(*handles, loc="outside lower center", ncols=len(parts), fontsize=8, frameon=False)
+        fig.legend(*handles, loc="outside lower center", ncols=len(handles[0]), fontsize=8, frameon=False)
 
 
 # Shades for parts of a whole, with hatches that tell neighbours apart in grey.

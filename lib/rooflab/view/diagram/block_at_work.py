@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rooflab.ops import Rung
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, GREY, NONE, SKY, Canvas, Drawing, single
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing, single
 from rooflab.words import counted
 
 _WORKERS, _GROUPS = 2, 4
@@ -75,11 +75,12 @@ def run(way: Way) -> list[Piece]:
 def who_waits(rungs: Sequence[Rung]) -> Drawing:
     """Who copies, multiplies and waits in a block of each rung, over an example's time."""
     runs = [(rung, way_of(rung), run(way_of(rung))) for rung in rungs]
-    canvas, left, y, said = Canvas(), 74.0, 0.0, []
-    ends = [max(piece.end for piece in pieces if piece.lane < _WORKERS) for _, _, pieces in runs]
+    canvas, left, y, said = Canvas(), 74.0, 0.0, list[str]()
+    canvas.text(0, y + 12, "An example, not measured: look at who waits, not at the lengths.")
+    y += 24
     unit = (svg.WIDTH - left - 2) / max(max(piece.end for piece in pieces) for _, _, pieces in runs)
-    fills = {"orders": GREY, "loads x": SKY, "multiplies": AMBER, "waits": NONE, "copies": GREY}
-    for (rung, way, pieces), end in zip(runs, ends, strict=True):
+    fills = {"orders": GREY, "loads x": SKY, "multiplies": AMBER, "waits": NONE, "copies": BLUE}
+    for rung, way, pieces in runs:
         number = rung.name.partition("_")[0]
         who = "warp" if way.together == 1 else "warpgroup"
         copier = "one thread has the TMA copy" if way.engine else "all threads order copies"
@@ -95,20 +96,20 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
                     wide = (piece.end - piece.start) * unit
                     canvas.cell(left + piece.start * unit, y, wide, 20, words, fills[piece.what])
             y += 23
-        canvas.text(left, y + 9, f"{counted(_GROUPS, 'slot')} in {end} steps", svg.SMALL)
-        y += 24
+        y += 12
         waited = sum(p.end - p.start for p in pieces if p.what == "waits")
-        said.append(f"rung {number}: {copier}, {meets}, {end} steps, {waited} of them waited by some {who}")
+        said.append(f"rung {number}: {copier}, {meets}, {waited} steps waited by some {who}")
     x = 0.0
-    key = {"order copies": GREY, "load x into registers": SKY, "unpack and multiply slot 0": AMBER}
+    key = {
+        "order copies": GREY,
+        "load x into registers": SKY,
+        "unpack and multiply slot 0": AMBER,
+    }
     for words, fill in key.items():
         canvas.cell(x, y - 2, 26, 14, "× 0" * (fill == AMBER), fill)
         canvas.text(x + 32, y + 9, words)
         x += 54 + svg.wide(words, svg.TEXT)
-    lines = (
-        f"A warpgroup is {counted(4, 'warp')} that multiply together, with x from shared memory.",
-        f"Example lengths, not measured: {_FEW} or {_MANY} steps by turns; copies come in time.",
+    canvas.text(
+        0, y + 30, f"A warpgroup is {counted(4, 'warp')} that multiply together, with x from shared memory."
     )
-    for at, line in enumerate(lines):
-        canvas.text(0, y + 30 + 18 * at, line)
     return single("Who copies, who multiplies, who waits", f"In an example {'; '.join(said)}.", canvas)

@@ -80,7 +80,7 @@ def x_beside_weights(rungs: Sequence[Rung], tokens: Sequence[int] = (1, 16)) -> 
     parts = {rung: part_of(rung).x_once for rung in rungs}
     most = max(2 * count / (rows * weight) for rows in parts.values() for count in tokens)
     canvas, left, y, said = Canvas(_NARROW), 164.0, 0.0, []
-    unit = (_NARROW - left - 100) / (1 + most)
+    unit = (_NARROW - left - 140) / (1 + most)
     for rung, rows in parts.items():
         for count in tokens:
             ratio = 2 * count / (rows * weight)
@@ -89,7 +89,7 @@ def x_beside_weights(rungs: Sequence[Rung], tokens: Sequence[int] = (1, 16)) -> 
             canvas.cell(left, y, unit, 23, "weights", GREY)
             canvas.cell(left + unit, y, ratio * unit, 23, "x", SKY)
             canvas.text(
-                left + (1 + ratio) * unit + 6, y + 16, f"x: {ratio:.0%} of that", svg.SMALL, bold=True
+                left + (1 + ratio) * unit + 6, y + 16, f"x: {ratio:.0%} of the weights", svg.SMALL, bold=True
             )
             said.append(f"{name}: x adds {ratio:.0%}")
             y += 28

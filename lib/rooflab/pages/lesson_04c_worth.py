@@ -1,0 +1,133 @@
+"""What rungs 9 to 11 of lesson 04c bring over each other, for few tokens and for many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflab import studies
+from rooflab.lab import Lab
+from rooflab.ops import int4
+from rooflab.pages import Rows
+from rooflab.pages.lesson_04c_stops import bound_us
+from rooflab.studies import int4 as study
+from rooflab.view import display, plot
+from rooflab.words import counted, listed
+
+_NUMBERS = (9, 10, 11)
+_SHAPE = study.SHAPES[-1]
+_SUMS_SCALED = 16  # tokens up to which rung 11 scales sums (SCALE_SUMS in its source)
+
+
+def worth_by_batch(here: Lab, read_roof: float, peak: float | None) -> None:
+    """Draw these rungs' times side by side for each number of tokens at which all were timed on the largest
+    shape, with the bound; say what each brings over the one before it, or that this was not recorded.
+    """
+    wide = _times(here)
+    asked = sorted({1, *(case.batch for case in study.for_tokens(here.sized) if case.batch)})
+    whole = wide.dropna().reindex([batch for batch in asked if batch in wide.dropna().index])
+    missing = [batch for batch in asked if batch not in whole.index]
+    if len(whole):
+        _draw(here, whole, read_roof, peak)
+        display.say(_compared(whole) + _instructions(here))
+    if missing:
+        at = f"{listed(missing)} {'token' if missing == [1] else 'tokens'}"
+        display.say(
+            f"At {at} rungs 9, 10 and 11 were not all timed on the {here.run['gpu']}: **what `wgmma` and "
+            "the TMA bring there is not known.**"
+        )
+
+
+def _times(here: Lab) -> Rows:
+    """The fastest time of each rung by tokens: for one token all in the constants of their sources."""
+    names = {int4.LADDERS["int4"][number - 1].name: number for number in _NUMBERS}
+    asked, known = (*study.rungs(*_SHAPE), *study.for_tokens(here.sized)), here.cases("int4")
+    cases = [case for case in dict.fromkeys(asked) if case.impl in names and case in known]
+    rows = here.measure("int4", here.held("int4", cases))
+    rows = rows.assign(rung=rows["impl"].map(names))
+    wide = rows.pivot_table("median_us", "batch", "rung", aggfunc="min")
+    return wide.reindex(columns=list(_NUMBERS))
+
+
+def _draw(here: Lab, whole: Rows, read_roof: float, peak: float | None) -> None:
+    """A group of bars for each number of tokens, a bar a rung, and a line at the bound."""
+    title = f"Rungs 9, 10 and 11, {_SHAPE[0]:,} × {_SHAPE[1]:,}"
+    least = [bound_us(*_SHAPE, batch, "int4_g128", read_roof, peak) for batch in whole.index]
+    fig, ax = plot.figure("µs", title=title, height=1.4 + 0.6 * len(whole))
+    places = np.arange(len(whole))
+    style = {"color": "#1A1A1A", "linestyle": "--", "linewidth": 1.8, "zorder": 4, "label": "bound"}
+    ax.vlines(least, places - 0.46, places + 0.46, **style)
+    parts = {"rung 9: mma": whole[9], "rung 10: wgmma": whole[10], "rung 11: wgmma, TMA": whole[11]}
+    names = [counted(batch, "token") for batch in whole.index]
+    plot.grouped(ax, names, parts, most=1.12 * float(whole.max().max()), form=".1f")
+    said = f"{title} on {here.run['gpu']}. "
+    untuned = 1 in whole.index
+    if len(whole) > untuned:
+        said += "For several tokens each rung is in the fastest of the builds tried on an H200. "
+    if untuned:
+        said += "For one token all three have the constants of their sources, untuned"
+        tuned = here.held("int4", [study.chosen(*_SHAPE, 1, here.sized)])
+        us = here.measure("int4", tuned)["median_us"].dropna()
+        said += f" (the dispatcher's build takes {us.iloc[0]:.1f} µs). " if len(us) else ". "
+    bounds = [f"{us:.1f} µs at {name}" for us, name in zip(least, names, strict=True)]
+    plot.show(fig, f"{said}The dashed line is the bound: {listed(bounds)}.")
+
+
+def _compared(whole: Rows) -> str:
+    """What `wgmma` and the TMA bring, as ratios of times, and how that reads."""
+    most = whole.index[-1]
+    total = whole[9] / whole[11]
+    wgmma, tma = whole[9] / whole[10], whole[10] / whole[11]
+    lines = [
+        f"**At {counted(most, 'token')} rung 11 runs at {total[most]:.2f} times the speed of rung 9: "
+        f"{wgmma[most]:.2f} by `wgmma` × {tma[most]:.2f} by the TMA.**\n",
+        f"- **`wgmma`, rung 10 beside 9**: {_series(wgmma)}. {_where(wgmma)} `mma` takes x from "
+        "registers, so every warp first loads it there; `wgmma` reads it from shared memory. But rung 10 "
+        "scales *each weight*, where rung 9 scales the sum of a group, a cost that more tokens share.",
+        f"- **The TMA, rung 11 beside 10**: {_series(tma)}. {_where(tma)}",
+    ]
+    if whole.index[0] <= _SUMS_SCALED:
+        lines[-1] += (
+            f" Up to {_SUMS_SCALED} tokens rung 11 also scales sums again, so there the ratio is not "
+        )
+        lines[-1] += "the copies' alone."
+        if most > _SUMS_SCALED:
+            lines[-1] += " Above, both scale each weight."
+    return "\n".join(lines)
+
+
+def _series(ratio: Any) -> str:
+    """Ratios by tokens in words: "0.71 times the speed at 1 token, 1.54 at 64"."""
+    first, *more = [(batch, float(of)) for batch, of in ratio.items()]
+    words = [f"{first[1]:.2f} times the speed at {counted(first[0], 'token')}"]
+    return ", ".join([*words, *(f"{of:.2f} at {batch}" for batch, of in more)])
+
+
+def _where(ratio: Any) -> str:
+    """Where a step pays, within 5 %."""
+    pays = [batch for batch, of in ratio.items() if of > 1.05]
+    costs = [batch for batch, of in ratio.items() if of < 0.95]
+    even = [batch for batch in ratio.index if batch not in (*pays, *costs)]
+    if len(pays) == len(ratio):
+        return "It pays at each." if len(ratio) > 1 else "It pays."
+    parts = []
+    for verb, batches in (("pays at", pays), ("brings about nothing at", even), ("costs time at", costs)):
+        parts += [f"{verb} {listed(batches)}"] if batches else []
+    return f"It {listed(parts)}."
+
+
+def _instructions(here: Lab) -> str:
+    """What was counted of them for one token: instructions a weight, of rungs 9 and 10."""
+    names = [int4.LADDERS["int4"][number - 1].name for number in _NUMBERS]
+    cases = [case for case in study.rungs(*_SHAPE) if case.impl in names]
+    ((tool, known, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
+    found = here.profile("int4", [case for case in known if case in cases], tool, metrics).set_index("case")
+    of = {case.impl: case.id for case in cases}
+    executed = pd.to_numeric(found["inst_executed"]).reindex([of[name] for name in names])
+    if executed.isna().any():
+        return ""
+    each = 32 * executed.to_numpy() / (_SHAPE[0] * _SHAPE[1])
+    text = f"\n\nCounted for one token: {each[0]:.1f} instructions a weight in rung 9, {each[1]:.1f} in rung "
+    return f"{text}10 and {each[2]:.1f} in rung 11. For more tokens nothing was counted of all three."

@@ -176,7 +176,11 @@ def own_goals(evidence: Any) -> Rows:
     marks = [word for word in (claims.HOLDS, claims.SHORT, claims.UNRECORDED) if word in sums]
     sums = sums[marks].reset_index()
     heads = {"lesson": "Lesson", "kind": "Kind", **{w: w.capitalize() for w in marks}}
-    display.table(sums, heads, caption="Goals by lesson and kind", folded=True)
+    four = own[own["says"].str.contains("four GPUs") & (own["verdict"] != claims.UNRECORDED)]
+    caption = "Goals by lesson and kind" + (
+        "; those of four GPUs by a recording of four H200s" if len(four) else ""
+    )
+    display.table(sums, heads, caption=caption, folded=True)
     return own
 
 

@@ -176,11 +176,7 @@ def own_goals(evidence: Any) -> Rows:
     marks = [word for word in (claims.HOLDS, claims.SHORT, claims.UNRECORDED) if word in sums]
     sums = sums[marks].reset_index()
     heads = {"lesson": "Lesson", "kind": "Kind", **{w: w.capitalize() for w in marks}}
-    four = own[own["says"].str.contains("four GPUs") & (own["verdict"] != claims.UNRECORDED)]
-    caption = "Goals by lesson and kind" + (
-        "; those of four GPUs by a recording of four H200s" if len(four) else ""
-    )
-    display.table(sums, heads, caption=caption, folded=True)
+    display.table(sums, heads, caption="Goals by lesson and kind", folded=True)
     return own
 
 
@@ -195,6 +191,8 @@ def own_goals_counted(own: Rows, gpu: str) -> Rows:
     four = own.loc[open_, "says"].str.contains("four GPUs").sum()
     which = "they ask" if four == open_.sum() else f"{four} of them ask"
     text += f": {which} for four GPUs. " if four else ". "
+    if (own["says"].str.contains("four GPUs") & ~open_).any():
+        text += "Those for four GPUs are judged by a recording of four H200s. "
     least = missed[missed["kind"] != claims.AIM]
     display.say(text.strip())
     words = own["verdict"].map({claims.HOLDS: "met", claims.SHORT: "missed"}).fillna("not recorded")

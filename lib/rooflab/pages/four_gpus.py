@@ -56,7 +56,7 @@ def sums(rows: Rows, gpu: Any) -> None:
     best = own["four"]["median_us"].idxmin()
     plot.show(
         fig,
-        f"{caption}, {gpu}, {plot.dates(pd.concat(mine.values()))}: `{best}` takes "
+        f"{caption}, {gpu}, {plot.dates(pd.concat(mine.values()))}: {best} takes "
         f"{own['four']['median_us'][best]:.2f} µs over four.",
     )
     _widths(rows, four)

@@ -308,8 +308,8 @@ def report(asked: argparse.Namespace) -> int:
     if live and not asked.effort:
         _say("quick effort; `rooflab report --effort full` measures every case")
     given = parameters.merge({}, {"mode": mode, "device": asked.device, "effort": effort})
-    os.environ[narrow.ASKED] = "1"
-    outcomes = _executed(run.plan(lessons.find([]), given, asked.limit), None)
+    with narrow.wanted():
+        outcomes = _executed(run.plan(lessons.find([]), given, asked.limit), None)
     done = [outcome.job.output for outcome in outcomes if outcome.done]
     if not done:
         raise RooflabError("no lesson ran, so there is nothing to report.")

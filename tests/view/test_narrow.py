@@ -1,6 +1,7 @@
 """A figure drawn for a phone: as narrow as the page, and what it says is still there and does not touch."""
 
 import io
+import os
 
 import pytest
 from matplotlib.text import Annotation
@@ -104,3 +105,14 @@ def test_the_picture_comes_where_it_is_asked_for_alone(monkeypatch, capsys):
     plot.show(table, "a table of words")
     assert [narrow.MIME in data for data in shown] == [False, True, False]
     assert shown[0]["image/png"] == shown[1]["image/png"], "the first picture is the same"
+
+
+def test_what_was_wanted_of_a_report_is_not_wanted_after_it(monkeypatch):
+    monkeypatch.delenv(narrow.ASKED, raising=False)
+    with narrow.wanted():
+        assert os.environ[narrow.ASKED] == "1"
+    assert narrow.ASKED not in os.environ
+    monkeypatch.setenv(narrow.ASKED, "before")
+    with narrow.wanted():
+        assert os.environ[narrow.ASKED] == "1"
+    assert os.environ[narrow.ASKED] == "before"

@@ -4,8 +4,10 @@
 in the place of the first one on a narrow window (rooflab.book.site).
 """
 
+import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -22,6 +24,20 @@ INCHES = 3.7  # at 100 pixels an inch about the width of a phone's page
 _LETTER = 0.072  # inches of a letter of 8.5 points, on average
 _LINE = 0.14  # inches of a line of them
 _END = 16  # letters of a label at a line's end that leave room for the lines
+
+
+@contextmanager
+def wanted() -> Iterator[None]:
+    """Narrow pictures are wanted within, by this process and those that it starts."""
+    before = os.environ.get(ASKED)
+    os.environ[ASKED] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ASKED]
+        else:
+            os.environ[ASKED] = before
 
 
 def narrowed(fig: Figure) -> Figure:

@@ -9,7 +9,14 @@ from rooflab.analysis import int4 as analysis
 from rooflab.errors import UsageError
 from rooflab.numerics import quant
 from rooflab.ops import int4
-from rooflab.pages import lesson_04b_causes, lesson_04c, lesson_04c_stops, lesson_04c_worth, lesson_04d_laptop
+from rooflab.pages import (
+    lesson_04b_causes,
+    lesson_04c,
+    lesson_04c_gain,
+    lesson_04c_stops,
+    lesson_04c_worth,
+    lesson_04d_laptop,
+)
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 
@@ -291,22 +298,35 @@ def test_a_shape_that_no_peer_takes_is_named_beside_the_others(monkeypatch):
     assert tables[0]["b1"].tolist() == ["1.20", "no peer"] and tables[0]["b8"].tolist() == ["no peer"] * 2
 
 
-def test_where_int4_stops_paying_is_said_by_the_first_number_of_tokens_that_gains_nothing():
+def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains():
     gains = pd.DataFrame({1: [2.0, 3.0], 96: [0.9, 1.4], 256: [0.8, 1.1]})
     gains.index = pd.MultiIndex.from_tuples([(8960, 1536), (28672, 8192)])
-    assert lesson_04c._stops(gains) == (
-        "INT4 stops paying at 96 tokens for 8,960 × 1,536, and not yet at 256 for 28,672 × 8,192."
+    assert lesson_04c_gain.stops(gains, 161.0) == (
+        "Ours is ahead of FP16 up to 1 token on 8,960 × 1,536; at all numbers timed, up to 256 tokens on "
+        "28,672 × 8,192. By the bounds INT4 itself gains nothing beyond 161 tokens."
     )
+    assert lesson_04c_gain.stops_in_short(gains).endswith("up to 1 to 256 tokens, by shape.")
     gains.loc[(28672, 8192), 256] = 1.0
-    assert lesson_04c._stops(gains).endswith(", and at 256 for 28,672 × 8,192.")
-    assert "none of 2 shapes up to 1 tokens" in lesson_04c._stops(gains[[1]])
-    assert lesson_04c._stops(gains[:0]) == ""
+    assert lesson_04c_gain.stops(gains).endswith("; up to 96 on 28,672 × 8,192.")
+    assert "at all numbers timed" in lesson_04c_gain.stops(gains[[1]], 161.0)
+    assert "By the bounds" not in lesson_04c_gain.stops(gains[[1]], 161.0)
+    assert "nowhere on 8,960" in lesson_04c_gain.stops(gains[[96]])
+    assert lesson_04c_gain.stops(gains[:0]) == lesson_04c_gain.stops_in_short(gains[:0]) == ""
+
+
+def test_the_fall_of_a_gain_is_laid_to_arithmetic_only_where_the_bounds_fall():
+    table = pd.DataFrame({"n": 4096, "k": 4096, "batch": [1, 32, 64], "allowed": [3.8, 3.7, 2.5]})
+    text = lesson_04c_gain._falls(table.assign(gain=[3.0, 2.0, 1.5]), [1, 32, 64])
+    assert "allow falls by 3%, the measured one falls by 33%. **So up to there arithmetic is not" in text
+    assert text.endswith("is a cause.")
+    text = lesson_04c_gain._falls(table.assign(gain=[3.0, 3.0, 3.1]), [1, 32, 64])
+    assert "not the main cause" not in text and "is a cause" not in text
 
 
 def test_what_wgmma_and_the_tma_bring_is_said_by_the_times():
     whole = pd.DataFrame({9: [30.0, 40.0, 99.0], 10: [45.0, 40.0, 66.0], 11: [30.0, 40.0, 55.0]}, [1, 16, 64])
     text = lesson_04c_worth._compared(whole)
-    assert "At 64 tokens rung 11 runs at 1.80 times the speed of rung 9: 1.50 by `wgmma` × 1.20 by" in text
+    assert "At 64 tokens rung 11 runs at 1.80 times the speed of rung 9: 1.50 by rung 10 × 1.20 by" in text
     assert "It pays at 64, brings about nothing at 16 and costs time at 1." in text
     assert "It pays at 1 and 64 and brings about nothing at 16." in text
     assert lesson_04c_worth._where(whole[10] / 100) == "It costs time at 1, 16 and 64."

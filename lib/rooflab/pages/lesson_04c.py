@@ -11,6 +11,8 @@ from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.pages import Opening, Rows, named_facts
+from rooflab.pages.lesson_04c_gain import gain_over_fp16 as gain_over_fp16
+from rooflab.pages.lesson_04c_gain import gains_of, no_gain_beyond, stops, stops_in_short
 from rooflab.pages.lesson_04c_large import free_up_to
 from rooflab.pages.lesson_04c_large import growth_by_batch as growth_by_batch
 from rooflab.pages.lesson_04c_large import large_batches as large_batches
@@ -45,7 +47,7 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     if len(gain):
         answer += f". There INT4 is {display.speed(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
         answer += f"{display.speed(gain.iloc[-1])} at {gain.index[-1]}"
-    answer += f". {_stops(_gains(here, shapes, batches))}"
+    answer += f". {stops_in_short(gains_of(here, shapes, batches))}"
     able = (
         "predict up to how many tokens a product stays memory-bound",
         "share a tile of weights between tokens, and copy the next one meanwhile",
@@ -61,42 +63,6 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     said = f"{title} on {gpu}, {plot.dates(pd.concat([ours, theirs]))}: medians, and the middle half of the "
     said += f"samples shaded. {listed(_went(ours, 'INT4') + _went(theirs, 'FP16'))}."
     return answer, able, (fig, said)
-
-
-def _gains(here: Lab, shapes: list[Any], batches: list[int]) -> Rows:
-    """How many times as fast as FP16 the dispatcher's choice is, a row a shape of `shapes`, a column a number
-    of tokens, those beyond a block's 64 among them.
-    """
-    cases = [case for n, k in shapes for case in study.many(n, k, device=here.sized)]
-    cases += [case for n, k in shapes for case in study.batches(n, k, batches, here.sized)]
-    cases = [case for case in cases if case.kind == "own" or case.impl == "torch.matmul"]
-    rows = here.held("int4", [case for case in cases if case in here.cases("int4")])
-    found = here.measure("int4", rows).drop_duplicates(["n", "k", "batch", "impl"])
-    us = found.assign(who=found["kind"].eq("own").map({True: "ours", False: "fp16"}))
-    wide = us.pivot_table("median_us", ["n", "k", "batch"], "who").reindex(columns=["ours", "fp16"])
-    return (wide["fp16"] / wide["ours"]).dropna().unstack("batch").reindex(shapes)
-
-
-def _stops(gains: Rows) -> str:
-    """From how many tokens on INT4 is no faster than FP16, on the shape where that comes first and on the one
-    where it comes last; nothing without rows.
-    """
-    gains = gains.dropna(how="all")
-    if gains.empty:
-        return ""
-    last = max(gains.columns)
-    at = {shape: min(row.index[row <= 1], default=None) for shape, row in gains.iterrows()}
-    lost = {shape: tokens for shape, tokens in at.items() if tokens is not None}
-    if not lost:
-        return f"INT4 stops paying on none of {len(at)} shapes up to {last} tokens."
-    first, late = min(lost, key=lambda shape: lost[shape]), max(lost, key=lambda shape: lost[shape])
-    text = f"INT4 stops paying at {lost[first]} tokens for {first[0]:,} × {first[1]:,}"
-    kept = [shape for shape in at if shape not in lost]
-    if kept:
-        text += f", and not yet at {last} for {kept[-1][0]:,} × {kept[-1][1]:,}"
-    elif lost[late] > lost[first]:
-        text += f", and at {lost[late]} for {late[0]:,} × {late[1]:,}"
-    return f"{text}."
 
 
 def _went(rows: Rows, name: str) -> list[str]:
@@ -179,7 +145,8 @@ def affordable(sms: int, ghz: float, read_roof: float) -> None:
     afford = sms * 4 * 32 * ghz / (read_roof / WEIGHT_BYTES["int4_g128"])
     text = f"While memory delivers a weight, the CUDA cores can execute {afford:.1f} instructions, as "
     text += "[part 04b](04b_ladder.ipynb) derives. Unpacking takes some of them, and each token takes a "
-    text += f"multiply-add. **From {int(afford) + 1} tokens on the multiply-adds alone exceed that budget.**"
+    text += f"multiply-add: from {int(afford) + 1} tokens on these alone exceed that budget. "
+    text += "**What does a further token cost in fact?**"
     display.say(text)
 
 
@@ -208,7 +175,9 @@ def read_once(here: Lab, rungs: Any, gpu: str, batches: list[Any], read_roof: fl
     plot.round_ticks(ax)
     plot.label_ends(ax)
     said = f"{title} on {gpu}, {plot.dates(pd.concat([again, picks]))}. Rungs 5 and 6 multiply on CUDA "
-    plot.show(fig, said + "cores, the line of tensor cores is what the rest of this page builds.")
+    said += "cores; the line of tensor cores is what the rest of this page builds. Rung 6 was timed for "
+    some = sorted(again.loc[again["impl"] == rungs[5].name, "batch"])
+    plot.show(fig, f"{said}{listed(list(map(str, some)))} tokens, each time built for just so many.")
     table = wide.reset_index()
     table["gain"] = table[rungs[4].name] / table[rungs[5].name]
     names = {"batch": "Tokens", rungs[4].name: "Rung 5: read for each (µs)"}
@@ -236,18 +205,16 @@ def read_once_explained(wide: Rows, gpu: str, rungs: Any, sms: int, ghz: float) 
     few = each.dropna().index[0]
     over = each[few] / wide["least"][few]
     if over > 1.5:
-        text += "The plot cannot test that budget, which supposes that weights come at the read roof: on "
         text += (
-            f"this small shape rung 5 takes {over:.1f} times its bound for {counted(few, 'token')} already. "
+            f"Weights do not come at the read roof on this small shape (rung 5 takes {over:.1f} times its "
         )
+        text += f"bound for {counted(few, 'token')} already), so look at what a further token adds. "
     if len(us) > 1:
         n, k = study.SHAPES[0]
         more = (us.iloc[-1] - us.iloc[0]) / (last - us.index[0])
         adds = n * k / (sms * 128 * ghz * 1e3)
-        text += (
-            f"It tests what a further token costs. Its multiply-adds alone would take {adds:.2f} µs of all "
-        )
-        text += f"CUDA cores; from {us.index[0]} to {last} tokens rung 6, built with as many `TOKENS`, takes "
+        text += f"Its multiply-adds alone would take {adds:.2f} µs of all "
+        text += f"CUDA cores; from {us.index[0]} to {last} tokens rung 6 takes "
         text += f"{more:.2f} µs more for each. " if more > 0 else "no longer. "
         if more > 1.5 * adds:
             text += f"**So a token is not free on CUDA cores, and costs {times(more / adds)} times its "
@@ -311,36 +278,6 @@ def times_by_batch(
     return one
 
 
-def gain_over_fp16(rows: Rows, shapes: list[Any], some: list[Any], gpu: str) -> tuple[Rows, Rows]:
-    """Draw the gain over FP16 by batch and shape; times by contestant, and the gains."""
-    title = "How many times as fast as FP16 cuBLAS, by tokens"
-    fig, ax = plot.figure("tokens", "times as fast", title, xlog=True)
-    times = rows.pivot(index=["n", "k", "batch"], columns="who", values="median_us")
-    gain = times["FP16 cuBLAS"] / times["ours"]
-    for n, k in shapes:
-        side = gain[n, k].dropna()
-        plot.series(ax, side.index, side, label=f"{n:,} × {k:,}")
-    plot.roof_line(ax, 1, "as fast as FP16")
-    ax.set_xticks(some, some)
-    plot.label_ends(ax)
-    least, most = gain.idxmin(), gain.idxmax()
-    ends = [f"{gain[at]:.2f} at {at[0]:,} × {at[1]:,}, {counted(at[2], 'token')}" for at in (least, most)]
-    said = f"{title} and shape, on {gpu}, {plot.dates(rows)}: a line a shape, from {ends[0]}, to {ends[1]}."
-    plot.show(fig, said)
-    return times, gain
-
-
-def gain_explained(gain: Rows, batches: list[Any], shapes: list[Any]) -> None:
-    """Say at how many points INT4 is faster than FP16."""
-    slower = gain.index[~(gain > 1)]
-    text = f"**Ours is faster than FP16 at {gain.count() - len(slower)} of {gain.count()} points.** "
-    ends = [gain[n, k].dropna() for n, k in shapes]
-    falls = all(g.iloc[-1] < g.iloc[0] for g in ends)
-    text += f"At {counted(batches[-1], 'token')} it is {min(g.iloc[-1] for g in ends):.2f} to "
-    text += f"{max(g.iloc[-1] for g in ends):.2f} times as fast"
-    display.say(text + (": more tokens are more arithmetic, and INT4 does not save that." if falls else "."))
-
-
 def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
     """Say at how many points ours is faster than the fastest peer."""
     peers = [c for c in times if c not in ("ours", "FP16 cuBLAS", "two-op")]
@@ -367,14 +304,15 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
             each = [ahead.get((n, k, b)) for n, k in shapes]
             table[f"b{b}"] = ["no peer" if one is None else f"{one:.2f}" for one in each]
         names = {"shape": "n × k"} | {f"b{b}": counted(b, "token") for b in some}
-        display.table(table, names, {}, "Ours, how many times as fast as the fastest peer")
+        title = "Ours, how many times as fast as the fastest peer"
+        display.table(table, names, {}, title, True)
 
 
 def states_compared(here: Lab, gpu: str) -> None:
     """Show, folded, the duel with the fastest peer, rested and sustained."""
     both = states.duels(display.power_rows(here, "int4"), "int4")
     title = "Speed of ours over the fastest recorded peer's, in a burst and sustained (part 00b)"
-    title += f", {gpu}"
+    title += f", {gpu}; timed in runs of its own, so not the times above"
     display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
 
 
@@ -395,8 +333,8 @@ def takeaway(here: Lab, batches: list[Any], shapes: list[Any], times: Rows, tabl
     text += ".\n"
     text += "- CUDA cores multiply only a few tokens in that time. More need tensor cores, an x that warps "
     text += "share, and copies that run ahead.\n"
-    stops = _stops(_gains(here, shapes, batches))
-    text += f"- On the {here.run['gpu']}: {stops}\n" if stops else ""
+    ahead = stops(gains_of(here, shapes, batches), no_gain_beyond(here))
+    text += f"- {here.run['gpu']}: {ahead[0].lower()}{ahead[1:]}\n" if ahead else ""
     slow = (times["two-op"] / times["FP16 cuBLAS"]).dropna()
     text += "- Unpacking first is not worth it: t" if slow.min() > 1 else "- T"
     text += f"he two-op product takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16, up to "

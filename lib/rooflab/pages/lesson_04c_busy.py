@@ -9,6 +9,7 @@ import pandas as pd
 from rooflab import studies
 from rooflab.lab import Lab
 from rooflab.pages import Rows
+from rooflab.pages.lesson_04c_stops import bound_us
 from rooflab.studies import int4 as study
 from rooflab.view import display, plot
 from rooflab.words import counted
@@ -54,8 +55,10 @@ def _most_counted(seen: Rows) -> Rows:
     return seen[seen["shape"] == batches.index[batches == batches.max()][-1]].sort_values("batch")
 
 
-def gap_explained(seen: Rows) -> None:
-    """Say what the time goes into where no unit is busy."""
+def gap_explained(seen: Rows, one: Rows, read_roof: float, peak: float | None) -> None:
+    """Say what the time goes into where no unit is busy, and whether the worst point of the drawn shape
+    (its rows: `one`) was counted.
+    """
     text = "Nsight Compute could not count here."
     if len(seen):
         rows = _most_counted(seen)
@@ -66,12 +69,27 @@ def gap_explained(seen: Rows) -> None:
         text = f"**At {counted(few['batch'], 'token')} memory is {few['dram_pct']:.0f}% busy; "
         text += f"at {many['batch']} {unit} the busiest unit, {busiest:.0f}% of the time.** "
         if busiest < 80:
-            text += "A likely reason: weights must arrive before they are unpacked, and be "
+            text += "A likely reason, not measured: weights must arrive before they are unpacked, and be "
             text += f"unpacked before they are multiplied. At {counted(many['batch'], 'token')} an "
             text += (
                 f"SM holds {many['occupancy_pct']:.0f}% of the warps that it could hold, so few others fill "
             )
             text += "the gaps. "
         if many["dram_pct"] < few["dram_pct"]:
-            text += "With more tokens x takes shared memory away from weights in flight."
+            text += "With more tokens x also takes shared memory from weights in flight."
+        text += _worst(seen, one, read_roof, peak)
     display.say(text.strip())
+
+
+def _worst(seen: Rows, one: Rows, read_roof: float, peak: float | None) -> str:
+    """Where ours is furthest from its bound on the drawn shape, if nothing was counted there."""
+    ours = one[one["who"] == "ours"].dropna(subset="median_us")
+    if ours.empty:
+        return ""
+    least = [bound_us(at.n, at.k, at.batch, "int4_g128", read_roof, peak) for at in ours.itertuples()]
+    over = (ours.set_index("batch")["median_us"] / least).sort_values()
+    batch = over.index[-1]
+    if batch in set(seen.loc[seen["shape"] == ours["shape"].iloc[0], "batch"]):
+        return ""
+    text = f" **The point of {counted(batch, 'token')}, where ours is furthest from its bound "
+    return f"{text}({over.iloc[-1]:.2f} times), was not counted**: what holds it back there is not known."

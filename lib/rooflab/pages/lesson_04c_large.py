@@ -111,7 +111,6 @@ def _picked(beyond: Rows) -> str:
         some = [f"{at.shape} with {at.batch} tokens" for at in rows[["shape", "batch"]].itertuples()]
         few = f" ({listed(some)})" if len(some) < 3 else ""
         parts.append(f"rung {rung} at {counted(len(rows), 'point')}{few}")
-    text = (
-        f" The dispatcher picks {listed(parts)}. No other rung was timed there, so what stream-K brings is "
-    )
-    return f"{text}not in the record." if {"12", "13"} & {*rungs.groups} else ""
+    text = f" The dispatcher picks {listed(parts)}, by a law of time that was fitted in tuning. Where both "
+    text += "could run, only the choice was recorded, so what stream-K brings is not in the record."
+    return text if {"12", "13"} & {*rungs.groups} else ""

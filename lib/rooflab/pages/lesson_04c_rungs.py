@@ -11,6 +11,7 @@ from rooflab.lab import Lab
 from rooflab.ops import int4
 from rooflab.studies import int4 as study
 from rooflab.view import display, plot
+from rooflab.words import counted
 
 
 def _picked(here: Lab, n: int, k: int, batch: int) -> int:
@@ -53,7 +54,20 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
     if starts and None not in many:
         span = f"{starts[0]}" + (f" to {starts[-1]}" if len(starts) > 1 else "")
         text += f"From {span} tokens on, by shape, rungs 10 and 11 with their `wgmma` are the fastest."
-    display.say(text.strip())
+    display.say((text.strip() + _shared(picks, batches)).strip())
+
+
+def _shared(picks: dict[str, list[int]], batches: list[Any]) -> str:
+    """Up to how many tokens rung 9 is picked, which was built to share x between many; nothing where it is
+    picked nowhere, or up to the last number of tokens.
+    """
+    at = [batch for row in picks.values() for batch, rung in zip(batches, row, strict=True) if rung == 9]
+    if not at or max(at) == batches[-1]:
+        return ""
+    text = (
+        f" Rung 9 shares x, which matters most with many tokens; but beyond {counted(max(at), 'token')} it "
+    )
+    return f"{text}loses to the rungs with `wgmma`. What it brings there over rung 8 was not recorded."
 
 
 def _spans(row: list[int], batches: list[Any]) -> str:

@@ -72,7 +72,7 @@ def why_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
     last = most[most["gain"] > 1].sort_values("gain").tail(1)
     lines = [_line(row, source, names) for row in (*first.itertuples(), *last.itertuples())]
     if lines:
-        display.say("**Why there?**\n\n" + "\n".join(lines))
+        display.fold_items("Why there? The first shape that falls behind, and the one ahead longest", lines)
     columns = {"shape": "n × k", "batch": "Tokens", "possible": "Bounds allow", "fp16": "FP16 ÷ its bound"}
     columns |= {"ours": "Ours ÷ its bound", "gain": "Gain"}
     forms = dict.fromkeys(("possible", "fp16", "ours", "gain"), "{:.2f}")
@@ -83,9 +83,7 @@ def _line(row: Any, source: Lab, names: dict[str, Any]) -> str:
     """A line of the explanation: how far either format is from its bound at one point, how much an SM
     multiplies there, and a likely reason.
     """
-    text = (
-        f"- **{row.shape}, {row.batch} tokens** (gain {row.gain:.2f}): the bounds allow {row.possible:.2f}. "
-    )
+    text = f"**{row.shape}, {row.batch} tokens** (gain {row.gain:.2f}): the bounds allow {row.possible:.2f}. "
     text += f"Ours takes {row.ours:.2f} times its bound, FP16 {row.fp16:.2f} times its own."
     work = work_of_an_sm(*names[row.shape], row.batch, source)
     if work:

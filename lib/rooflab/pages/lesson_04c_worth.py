@@ -82,19 +82,20 @@ def _compared(whole: Rows) -> str:
     wgmma, tma = whole[9] / whole[10], whole[10] / whole[11]
     lines = [
         f"**At {counted(most, 'token')} rung 11 runs at {total[most]:.2f} times the speed of rung 9: "
-        f"{wgmma[most]:.2f} by `wgmma` × {tma[most]:.2f} by the TMA.**\n",
-        f"- **`wgmma`, rung 10 beside 9**: {_series(wgmma)}. {_where(wgmma)} `mma` takes x from "
+        f"{wgmma[most]:.2f} by rung 10 × {tma[most]:.2f} by rung 11.** Each rung changes more than one "
+        "thing, so the factors are the rungs', not those of `wgmma` and the TMA alone.\n",
+        f"- **Rung 10 (`wgmma`) beside 9**: {_series(wgmma)}. {_where(wgmma)} `mma` takes x from "
         "registers, so every warp first loads it there; `wgmma` reads it from shared memory. But rung 10 "
-        "scales *each weight*, where rung 9 scales the sum of a group, a cost that more tokens share.",
-        f"- **The TMA, rung 11 beside 10**: {_series(tma)}. {_where(tma)}",
+        "scales *each weight*, where rung 9 scales the sum of a group: a fixed cost, shared by all tokens."
+        + " At 1 token all three are untuned."
+        * (1 in whole.index),
+        f"- **Rung 11 (TMA) beside 10**: {_series(tma)}. {_where(tma)}",
     ]
     if whole.index[0] <= _SUMS_SCALED:
         lines[-1] += (
             f" Up to {_SUMS_SCALED} tokens rung 11 also scales sums again, so there the ratio is not "
         )
         lines[-1] += "the copies' alone."
-        if most > _SUMS_SCALED:
-            lines[-1] += " Above, both scale each weight."
     return "\n".join(lines)
 
 
@@ -130,4 +131,4 @@ def _instructions(here: Lab) -> str:
         return ""
     each = 32 * executed.to_numpy() / (_SHAPE[0] * _SHAPE[1])
     text = f"\n\nCounted for one token: {each[0]:.1f} instructions a weight in rung 9, {each[1]:.1f} in rung "
-    return f"{text}10 and {each[2]:.1f} in rung 11. For more tokens nothing was counted of all three."
+    return f"{text}10 and {each[2]:.1f} in rung 11. For more tokens they were not counted."

@@ -51,22 +51,34 @@ def _as_launches_do(rest: Rows) -> bool:
 
 def kernel_or_launches(theirs: Rows, kernels: Rows) -> str:
     """Whether the source's loop lost by its kernels or by its launches, where its table has it lose first,
-    as far as the source's times tell.
+    as far as the source's times tell; in plain words.
     """
     timed, lost = _lost_with_launches(theirs, PROFILED), loses_from(kernels)
     later = (
-        f"rom {lost} tokens on the kernels lose by themselves, because the loop reads all weights for each."
+        f"rom {lost} tokens on, by the profiler's times, the kernels lose by themselves: the loop reads all "
     )
+    later += "weights again for each token."
     if timed is None or timed < 2 or timed >= lost:
-        return f"The kernels lose, not the launches: by the source's profiler f{later}"
-    alone = f"by the source's profiler {timed} kernels alone take {timed * kernels['fused']:.0f} µs, "
-    alone += f"and FP16's {kernels['fp16']:.0f}"
+        return f"The kernels, not the launches. With weights from DRAM, f{later}"
+    clocks = f"At {timed} tokens the loop lost by the source's event clock. By its profiler, which counts "
+    clocks += "kernels alone with weights from DRAM, it would have won"
     if _as_launches_do(left_over(theirs, kernels)["rest"]):
-        return f"At {timed} tokens the launches probably lose, not the kernel: {alone}. F{later}"
-    return (
-        f"For {timed} tokens the published record cannot tell: {alone}, but what its clock counted beside "
-        f"the kernels does not grow with the launches. F{later}"
+        return f"Probably the launches, for few tokens. {clocks}. F{later}"
+    return f"Partly unknown. {clocks}; the time between the two does not fit launches. F{later}"
+
+
+def in_figures(theirs: Rows, kernels: Rows) -> str:
+    """The same with its figures, for the end of the page."""
+    timed, lost = _lost_with_launches(theirs, PROFILED), loses_from(kernels)
+    later = f"rom {lost} tokens on the kernels lose"
+    if timed is None or timed < 2 or timed >= lost:
+        return f"By the source's profiler, from DRAM, f{later}."
+    known = "probably the launches" if _as_launches_do(left_over(theirs, kernels)["rest"]) else "not known"
+    text = f"At {timed} tokens {known}: by the source's profiler, from DRAM, {timed} kernels alone take "
+    text += (
+        f"{timed * kernels['fused']:.0f} µs, and FP16's {kernels['fp16']:.0f}, but by its event clock the "
     )
+    return f"{text}loop lost. F{later}, by the profiler's times."
 
 
 def published_by_batch(drawn: Any, theirs: Rows, kernels: Rows) -> tuple[str, Rows]:
@@ -78,15 +90,33 @@ def published_by_batch(drawn: Any, theirs: Rows, kernels: Rows) -> tuple[str, Ro
     first = published[published["gain"].notna()]
     if len(first):
         one, last = first.iloc[0], first.iloc[-1]
-        text = f"At {name} the source has {one['gain']:.2f} times the speed of FP16 for "
+        text = f"At {name}, by its event clock, the source has {one['gain']:.2f} times the speed of FP16 for "
         text += f"{one['batch']:.0f} token, and {last['gain']:.2f} times for {last['batch']:.0f}."
-        display.say(text + _slow_baseline(first, kernels if name == PROFILED else None))
+        text += _slow_baseline(first, kernels if name == PROFILED else None)
+        display.say(text + _smaller_yet_slower(theirs, name))
     title = f"The source's table: {name}, {LAPTOP}, event clock, the same weights each time"
     display.table(published, NAMES, FORMS, title)
     for other, rows in theirs[theirs["shape"] != name].groupby("shape", sort=False):
         title = f"The source's other table: {other}, {LAPTOP}, event clock, the same weights each time"
         display.table(rows, NAMES, FORMS, title, folded=True)
     return name, published
+
+
+def _smaller_yet_slower(theirs: Rows, name: str) -> str:
+    """Whether the source's other matrix is smaller and yet took longer for one token; nothing if not."""
+
+    def size(shape: str) -> int:
+        n, k = (int(part.replace(",", "")) for part in shape.split(" × "))
+        return n * k
+
+    us = theirs[theirs["batch"] == 1].set_index("shape")["fused"].dropna()
+    text = ""
+    for other in us.index.drop(name, errors="ignore"):
+        if name in us.index and size(other) < size(name) and us[other] > us[name]:
+            text += f" And {other}, {size(name) / size(other):.1f} times smaller, takes longer for one token "
+            text += f"in its other table: {us[other]:.0f} µs, against {us[name]:.0f}. So this clock counts "
+            text += "more than kernels."
+    return text
 
 
 def _slow_baseline(rows: Rows, kernels: Rows | None) -> str:
@@ -128,25 +158,30 @@ def without_launches(theirs: Rows, kernels: Rows) -> int:
         f"{title}; kernels alone: the profiler's times of one token, from DRAM, the loop's once for each "
         f"token, FP16's once for all. By these the loop loses from {lost} tokens on.",
     )
-    text = f"- **Kernels alone, from DRAM, the loop loses from {lost} tokens on**: it takes "
+    text = f"- **By the profiler, kernels alone, from DRAM, the loop loses from {lost} tokens on**: it takes "
     text += f"{kernels['fused']:.0f} µs for each token. FP16's kernel reads its weights once, in "
     text += f"{kernels['fp16']:.0f} µs for one token; we take the same for a few. For one the loop has "
     text += f"{ratio:.2f} times the speed of FP16, where {sweep['gain'].iloc[0]:.2f} were published.\n"
     first = _lost_with_launches(theirs, PROFILED)
     if first and first < lost:
-        text += f"- By the event clock it lost from {first} on. {_told_by_the_rest(rows, first)}\n"
+        text += f"- By the source's event clock it lost from {first} on. {_told_by_the_rest(rows, first)}\n"
     several = sweep["fp16"][sweep.index > 1].dropna()
     if len(several):
         text += f"- {_cached(several, float(kernels['fp16']))}\n"
     names = {"batch": "Tokens", "fused": "Event clock (µs)", "alone": "Kernels alone (µs)"}
     names |= {"rest": "Left over (µs)"}
-    forms = {"fused": "{:,.0f}", "alone": "{:,.0f}", "rest": "{:,.0f}"}
+    forms = {"fused": "{:,.0f}", "alone": "{:,.0f}"}
     caption = (
         f"The loop's event time less its kernels, each {kernels['fused']:.1f} µs as profiled: {PROFILED}"
     )
-    display.table(rows, names, forms, f"{caption}, {LAPTOP}")
+    display.table(rows.assign(rest=rows["rest"].map(_us)), names, forms, f"{caption}, {LAPTOP}")
     display.say(text.strip())
     return lost
+
+
+def _us(time: float) -> str:
+    """Whole microseconds, with the sign of typography."""
+    return f"{time:,.0f}".replace("-", "−")
 
 
 def _told_by_the_rest(rows: Rows, first: int) -> str:
@@ -158,7 +193,7 @@ def _told_by_the_rest(rows: Rows, first: int) -> str:
         return f"{text}the source did not record them."
     later = rest[rest.index > first]
     if len(later) and later.min() < rest[first]:
-        text += f"More launches cannot cost less, but {later.idxmin()} tokens leave {later.min():.0f}. "
+        text += f"More launches cannot cost less, but {later.idxmin()} tokens leave {_us(later.min())}. "
     if rest.min() < 0:
         text += "A time below 0 means that the kernels themselves took less under that clock than by the "
         text += "profiler, perhaps with cached weights. "
@@ -193,7 +228,7 @@ def laptop_gains(theirs: Rows, kernels: Rows) -> None:
         lines.append(("event", "may be cached", least["fp16"], one["fused"]))
         worth.append(f"over FP16's least time, of {least['batch']:.0f} tokens")
     lines.append(("profiler", "in DRAM", kernels["fp16"], kernels["fused"]))
-    worth.append("kernels alone, as in a captured graph")
+    worth.append("kernels alone; no graph was captured")
     table = pd.DataFrame(lines, columns=["clock", "cache", "fp16", "fused"]).assign(worth=worth)
     table["gain"] = table["fp16"] / table["fused"]
     names = {"gain": "Gain over FP16", "clock": "Clock", "cache": "Weights", "fp16": "FP16 (µs)"}

@@ -165,7 +165,7 @@ def table(found: pd.DataFrame, gpu: str) -> None:
     heads |= {"cost": "× our fastest kernel's time"}
     forms |= {"us": "{:.1f}", "peer_us": "{:.1f}", "cost": "{:.2f}"}
     seeds = f"Drawn by the random seed {SEED}; kernels and laws were tuned on those of {listed(TUNED)}."
-    seeds += f" Since they were recorded {SINCE}." if SINCE else ""
+    seeds += f" After the drawn ones were recorded {SINCE}." if SINCE else ""
     title = f"All {len(found)} drawn shapes"
     shown = (found.sort_values("ratio"), heads, forms, f"{title}, {gpu}, cold, burst")
     display.fold_parts(title, [seeds, shown])

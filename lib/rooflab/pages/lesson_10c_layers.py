@@ -19,7 +19,12 @@ from rooflab.words import listed
 def excess(rows: Rows, gpu: Any) -> None:
     """Show what each model's layers take above their bound, and say what the fused way saves of it."""
     found = _layers(rows)
-    columns = {"title": "Model", "bound": "Bound, the fused way", "over": "Above it", "share": "Of its bound"}
+    columns = {
+        "title": "Model",
+        "bound": "Bound, the fused way",
+        "over": "Above it",
+        "share": "Share of the bound",
+    }
     columns |= {"alone": "One GPU, above its bound", "saved": "Saved by the fused way"}
     forms = dict.fromkeys(("bound", "over", "alone", "saved"), "{:.1f}") | {"share": "{:.0%}"}
     table = found.sort_values("share").reset_index(drop=True)
@@ -27,11 +32,11 @@ def excess(rows: Rows, gpu: Any) -> None:
     separate, inside = (len(row) for row in handovers.by_way().values())
     usual, few = _usual(found.set_index("title")["saved"].sort_values())
     lines = [
+        *_farthest(table),
         f"On the {gpu} {WAYS[split.FUSED]} saves {_of_models(usual, few)}, against our kernel between two "
         f"others: {inside} launches in the place of {separate}, and each starts while its predecessor runs."
         f"{_parts(rows)}",
         *_open(few),
-        *_farthest(table),
     ]
     display.say("\n".join(f"- {line}" for line in lines))
 
@@ -89,10 +94,10 @@ def _farthest(table: Rows) -> list[str]:
     if not {"fp16", "int4_g128"} <= set(by):
         return [f"{text}."]
     more = (by["int4_g128"] - by["fp16"]).dropna()
-    pairs = [f"{abs(us):.0f} µs {'more' if us > 0 else 'less'} of {name}" for name, us in more.items()]
+    pairs = [f"{abs(us):.0f} µs {'more' if us > 0 else 'less'} in {name}" for name, us in more.items()]
     if not pairs:
         return [f"{text}."]
-    beyond = f"Beyond its bound an INT4 layer takes {listed(pairs)} than the FP16 layer."
+    beyond = f"Beyond its bound an INT4 layer takes, beside the FP16 layer of its model, {listed(pairs)}."
     least, packed = table.loc[table["bound"].idxmin()], table[table["format"] == "int4_g128"]
     if (more > 0).all() and least["format"] == "fp16" and least["over"] < packed["over"].min():
         beyond += f" That a layer has little to read does not explain it: {least['title']} has the least, a "

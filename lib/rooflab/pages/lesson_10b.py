@@ -98,7 +98,7 @@ def measured(rows: Rows) -> None:
     mine["ratio"] = mine["median_us"] / mine["predicted_us"]
     columns = {"impl": "Rung", "gate": "Error (allowed)", "predicted_us": "Predicted (µs)"}
     columns |= {"median_us": "Median (µs)", "ratio": "Median ÷ predicted", "quartiles": "Quartiles"}
-    forms = {"predicted_us": "{:.1f}", "median_us": "{:.2f}", "ratio": "{:.2f}"}
+    forms = {"predicted_us": "{:.2f}", "median_us": "{:.2f}", "ratio": "{:.2f}"}
     display.table(mine, columns | {"registers": "Registers"}, forms)
     good = [1 / NEAR <= ratio <= NEAR for ratio in mine["ratio"]]
     said = [f"`{row.impl}`: {held(row.ratio)}" for row in mine.itertuples()]

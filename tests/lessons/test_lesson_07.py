@@ -171,7 +171,7 @@ def test_an_order_that_is_not_recorded_everywhere_says_what_runs_there():
     picks["us"], picks["at"] = [7.0, 8.0, 10.0, 11.5, 11.5, 10.0], [1, 4, 32, 8, 8, 32]
     text = choices._cost_of_one(picks, "Q8_0 in tile order")
     assert "loses nothing at 24 tokens. It is not recorded at 1 and 4" in text
-    assert "takes 11.5 µs for 8 tokens, where with every order 7.0 and 8.0 are enough" in text
+    assert "recorded for 8 tokens runs, in 11.5 µs; with every order it takes 7.0 and 8.0" in text
     picks.loc[5, "us"] = 15.0
     assert "takes up to 1.50 times as long (at 24 tokens)" in choices._cost_of_one(
         picks, "Q8_0 in tile order"
@@ -186,8 +186,8 @@ def test_two_launches_that_take_twice_one_read_the_weights_again():
             pd.DataFrame(loops | {"impl": "torch.matmul", "options": "", "median_us": [10.0, 10.0]}),
         ]
     )
-    assert "11.0 µs for one token and 22.0 for two, FP16 cuBLAS 10.0 and 10.0" in clocks._read_again(
-        store, MLP
-    )
-    assert clocks._read_again(store.assign(median_us=10.0), MLP) == ""
-    assert clocks._read_again(store[store["batch"] == 1], MLP) == ""
+    told = clocks._read_again(store, MLP, "H200")
+    assert "11.0 µs for one on the H200, kernels alone, and 22.0 for two" in told
+    assert "FP16 cuBLAS takes 10.0 and 10.0" in told
+    assert clocks._read_again(store.assign(median_us=10.0), MLP, "H200") == ""
+    assert clocks._read_again(store[store["batch"] == 1], MLP, "H200") == ""

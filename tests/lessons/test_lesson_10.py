@@ -5,7 +5,7 @@ from pages_read import said
 from rooflab import lab
 from rooflab.errors import UsageError
 from rooflab.ops import all_reduce
-from rooflab.pages import four_gpus, held, lesson_10, lesson_10b, lesson_10c
+from rooflab.pages import four_gpus, held, lesson_10, lesson_10b, lesson_10c, lesson_10c_layers
 from rooflab.studies import links, split
 
 
@@ -93,6 +93,31 @@ def test_sums_in_the_norms_make_a_second_gpu_pay_for_every_model(split_rows):
         "which a launch and a wait for each sum made slower"
     )
     assert (found["error"] <= found["error_budget"]).all()
+
+
+def test_what_a_layer_loses_is_told_by_format_and_names_the_model_that_saves_nothing(split_rows, monkeypatch):
+    told = []
+    monkeypatch.setattr(lesson_10c_layers.display, "say", told.append)
+    lesson_10c_layers.excess(split_rows, "NVIDIA H200")
+    assert "a layer on 4 of 5 models" in told[0] and "Open: llama-3-70b in INT4 loses" in told[0]
+    assert "llama-3-8b in INT4 is farthest from its bound" in told[0] and "does not explain it" in told[0]
+    turned = split_rows.copy()
+    least = (turned["model"] == "qwen2.5-1.5b") & (turned["impl"] == split.FUSED)
+    turned.loc[least, "median_us"] *= 3
+    lesson_10c_layers.excess(turned, "NVIDIA H200")
+    assert "qwen2.5-1.5b in FP16 is farthest" in told[1] and "does not explain it" not in told[1]
+
+
+def test_bounds_that_say_a_second_gpu_pays_are_judged(rows, monkeypatch):
+    told = []
+    monkeypatch.setattr(lesson_10b.display, "say", told.append)
+    lesson_10b.pays(rows, "NVIDIA H200")
+    assert "pay for 3 of 3 models" in told[0] and "and for 1 as measured" in told[0]
+    assert "They are wrong for qwen2.5-1.5b in FP16 and llama-3-8b in INT4" in told[0]
+    exact = rows.copy()
+    exact["median_us"] = exact["predicted_us"]
+    lesson_10b.pays(exact, "NVIDIA H200")
+    assert "They are right each time." in told[1]
 
 
 def test_what_a_gpu_holds_decides_how_many_a_model_needs():

@@ -177,7 +177,7 @@ def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
     caption = (
         f"{n:,} × {k:,} on {gpu}, by the bound alone. An empty ridge: the kernel is chosen for fewer tokens, "
         "or has none, as the loop, which reads the weights again for each token. A ridge of 1: the kernel "
-        f"computes whole tiles of many tokens, full or not. No kernel of ours multiplies in {plain}."
+        f"computes whole tiles of many tokens, full or not. A library's kernel multiplies in {plain}."
     )
     title = f"All {len(bounds)} kernels: what each does, and its bound"
     display.fold(title, [(bounds, heads, forms, caption)])
@@ -274,7 +274,8 @@ def _early(fused: Any, tokens: int, ridge: float, shape: Any, lab: Lab) -> str:
     if rungs[0] != rungs[1]:
         text += f"INT4 fused is a ladder of rungs ([04](04_int4.ipynb)): `{rungs[0]}` runs at one token, "
         text += f"`{rungs[1]}` at {tokens}. "
-    return f"{text}What the time goes into was not counted."
+    text += "What the time goes into was not counted here; [04c](04c_batch.ipynb) shows what "
+    return f"{text}counters tell of INT4 fused."
 
 
 def all_columns(swept: dict[Any, Any], gpu: str) -> None:

@@ -97,9 +97,9 @@ def _cost_of_one(picks: Rows, held: str) -> str:
     if len(sizes) == 1 and min(sizes) > 0 and every.us[missing].notna().all():
         us = [f"{every.us[tokens]:.1f}" for tokens in missing]
         text += (
-            f"; what runs there takes {one.us[missing[0]]:.1f} µs for {counted(min(sizes), 'token')}, where "
+            f": there the product recorded for {counted(min(sizes), 'token')} runs, in "
+            f"{one.us[missing[0]]:.1f} µs; with every order it takes {listed(us)}"
         )
-        text += f"with every order {listed(us)} are enough"
     return text
 
 
@@ -118,10 +118,9 @@ def gains_over_plain(recorded: Rows) -> None:
     if len(by):
         gains = [f"{row.median:.1f} times as fast as {row.plain}" for row in by.itertuples()]
         display.say(
-            f"Where the dispatcher takes a kernel of ours, it is, at the median, {listed(gains)}: what a "
-            "program with such weights runs without our kernels. Two-op unpacks the weights for every "
-            "product, and the cuBLAS of “Other matrices” has them in FP16 already: the two gains are not the "
-            "same."
+            f"Where the dispatcher takes a kernel of ours, it is, at the median, {listed(gains)}. Without "
+            "our kernels a program with such weights runs these. Two-op unpacks the weights for every "
+            "product; the cuBLAS of “Other matrices” finds them unpacked, so the gains there are other ones."
         )
 
 

@@ -65,7 +65,7 @@ def opening(rows: Rows, here: Lab) -> Opening:
 
 def _strictly(two: Any, gpu: Any) -> str:
     """The speed of a model on two GPUs beside lesson 08's fastest way on one, in brackets; "" without it."""
-    best = _fastest_alone(gpu).get((two["model"], two["format"]))
+    best = fastest_alone(gpu).get((two["model"], two["format"]))
     return f" ({times(two['tok_s'] / best)} times lesson 08's fastest on one)" if best else ""
 
 
@@ -98,7 +98,7 @@ def measured(rows: Rows) -> None:
     mine["ratio"] = mine["median_us"] / mine["predicted_us"]
     columns = {"impl": "Rung", "gate": "Error (allowed)", "predicted_us": "Predicted (µs)"}
     columns |= {"median_us": "Median (µs)", "ratio": "Median ÷ predicted", "quartiles": "Quartiles"}
-    forms = {"predicted_us": "{:.1f}", "median_us": "{:.2f}", "ratio": "{:.2f}"}
+    forms = {"predicted_us": "{:.2f}", "median_us": "{:.2f}", "ratio": "{:.2f}"}
     display.table(mine, columns | {"registers": "Registers"}, forms)
     good = [1 / NEAR <= ratio <= NEAR for ratio in mine["ratio"]]
     said = [f"`{row.impl}`: {held(row.ratio)}" for row in mine.itertuples()]
@@ -218,10 +218,29 @@ def pays(rows: Rows, gpu: Any) -> None:
             f"{max(ours['tok_s'], nccl['tok_s']):,.0f} on two). Of each of its {2 * layers} sums our kernel "
             f"takes {abs(saved):.1f} µs {'less' if saved > 0 else 'more'} than NCCL."
         )
-    display.say(f"On the {gpu}:\n\n" + "\n".join(lines) + _beside_lesson_08(found, gpu))
+    display.say(f"On the {gpu}:\n\n" + "\n".join(lines) + _promised(found) + _beside_lesson_08(found, gpu))
 
 
-def _fastest_alone(gpu: Any) -> dict[tuple[str, str], float]:
+def _promised(found: Rows) -> str:
+    """The verdict on the bounds: for how many models they say that two GPUs pay, and for how many they do."""
+    us, bound = (found.pivot_table(of, "title", "impl", sort=False) for of in ("median_us", "predicted_us"))
+    said, got = (each[links.ALONE] / each[all_reduce.DEFAULT] for each in (bound, us))
+    right = (said > 1) == (got > 1)
+    promised, reached = (", ".join(f"{gain:.2f}" for gain in each) for each in (said, got))
+    text = (
+        f"\n\n**Verdict** on the prediction: by the bounds our sums make two GPUs pay for {(said > 1).sum()} "
+        f"of {len(said)} models ({promised} times one GPU's speed), and for {(got > 1).sum()} as measured "
+        f"({reached})."
+    )
+    if right.all():
+        return f"{text} They are right each time."
+    text += f" They are wrong for {listed(said.index[~right])}"
+    return (
+        f"{text}: bytes and sums leave out launches, as below." if (said > got)[~right].all() else f"{text}."
+    )
+
+
+def fastest_alone(gpu: Any) -> dict[tuple[str, str], float]:
     """Tokens a second of lesson 08's fastest way on one such GPU, by model and format of its weights."""
     one = lesson_10.alone(gpu)
     if one is None:
@@ -235,7 +254,7 @@ def _fastest_alone(gpu: Any) -> dict[tuple[str, str], float]:
 
 def _beside_lesson_08(found: Rows, gpu: Any) -> str:
     """Two GPUs' tokens a second over those of lesson 08's fastest way on one such GPU."""
-    alone, said = _fastest_alone(gpu), []
+    alone, said = fastest_alone(gpu), []
     for title, part in found.groupby("title", sort=False):
         best = alone.get((part["model"].iloc[0], part["format"].iloc[0]))
         if best:
@@ -246,6 +265,34 @@ def _beside_lesson_08(found: Rows, gpu: Any) -> str:
     return (
         "\n\n*One GPU* runs here the rung that the engine chooses by itself, not always the fastest. "
         f"Against [lesson 08](08_decoder.ipynb)'s fastest on one {gpu} two reach {listed(said)}."
+    )
+
+
+def two_runs(here: Lab) -> None:
+    """Say how one GPU's figures here and in lesson 10c, of another run, differ; nothing without both."""
+    found = [here.store.read(study) for study in ("links", "split")]
+    if any(rows.empty for rows in found):
+        return
+    runs = [here.run_of(study) for study in ("links", "split")]
+    old, new = (
+        rows[rows["operator"] == "decode"].set_index(["model", "format", "impl"])["tok_s"].dropna()
+        for rows in found
+    )
+    pairs = [key[:2] for key in old.index if key[2] == links.ALONE and key in new.index]
+    if runs[0]["run"] == runs[1]["run"] or not pairs:
+        return
+    days = [str(run["run"]).rpartition(".")[0] for run in runs]
+    ones = [
+        f"{old[*key, links.ALONE]:,.0f} and {new[*key, links.ALONE]:,.0f} for {key[0]} in {FORMATS[key[1]]}"
+        for key in pairs
+    ]
+    ours = [(*key, all_reduce.DEFAULT) for key in pairs]
+    twos = [new[key] / old[key] - 1 for key in ours if key in old.index and key in new.index]
+    other = ", at different commits of the course" if runs[0]["commit"] != runs[1]["commit"] else ""
+    display.say(
+        f"One GPU was timed for lesson 10b on {days[0]} and for lesson 10c on {days[1]}{other}: its tokens "
+        f"a second are {listed(ones)}."
+        + (f" Two with our sums differ by {max(map(abs, twos)):.1%} at most." if twos else "")
     )
 
 

@@ -12,10 +12,9 @@ from rooflab.hardware import crossover
 from rooflab.hardware import device as devices
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import NEAR, SOURCES, Opening, Rows, one_line, spread
+from rooflab.pages import NEAR, SOURCES, Opening, Rows, lesson_10b, one_line, spread
 from rooflab.studies import links, split
 from rooflab.view import display, explorer, plot
-from rooflab.view.diagram import handovers
 from rooflab.words import FORMATS, listed
 
 WAYS = {
@@ -23,7 +22,6 @@ WAYS = {
     split.SEPARATE: "sums by our kernel",
     split.FUSED: "the fused way",
 }
-_LARGE = "llama-3-70b"
 
 
 def title(model: str, format: str) -> str:
@@ -62,23 +60,23 @@ def weights_gb(model: str, format: str, gpus: int = 1) -> float:
 
 
 def opening(rows: Rows, here: Lab) -> Opening:
-    """The largest model that one GPU holds on one and on two, and what sums in the norms bring; the gains."""
+    """What the fused way brings to the models that gain most and least, and which fit no single GPU; the
+    gains.
+    """
     found, gpu = tokens(rows), here.run["gpu"]
-    by = found.set_index(["model", "format", "impl"])
-    best = found[found["gain"].notna() & (found["impl"] != links.ALONE)]
-    most = best[best["model"] == _LARGE] if _LARGE in set(best["model"]) else best
-    large = most.loc[most["gain"].idxmax()]
-    alone = by.loc[large["model"], large["format"], links.ALONE]
-    fused = best[best["impl"] == split.FUSED]
-    least = fused.loc[fused["gain"].idxmin()]
-    before = by.loc[least["model"], least["format"], split.SEPARATE]["gain"]
+    by = found.set_index(["title", "impl"])
+    fused = found[(found["impl"] == split.FUSED) & found["gain"].notna()]
+    large, least = (fused.loc[at(fused["gain"])] for at in (pd.Series.idxmax, pd.Series.idxmin))
     answer = (
-        f"{large['title']} makes {alone['tok_s']:,.0f} tokens a second on one GPU and "
-        f"{large['tok_s']:,.0f} on two ({gpu}), {large['gain']:.2f} times as many. With fused "
-        f"sums, dependent launches and a split head together, “{WAYS[split.FUSED]}”, the model that gains "
-        f"least, {least['title']}, is {least['gain']:.2f} times as fast as on one; without the three "
-        f"{before:.2f} times."
+        f"With fused sums, dependent launches and a split head together, “{WAYS[split.FUSED]}”, "
+        f"{large['title']} makes {by.loc[large['title'], links.ALONE]['tok_s']:,.0f} tokens a second on one "
+        f"GPU and {large['tok_s']:,.0f} on two ({gpu}), {large['gain']:.2f} times as many"
     )
+    if len(fused) > 1:
+        before = by.loc[least["title"], split.SEPARATE]["gain"]
+        answer += f"; {least['title']}, which gains least, {least['gain']:.2f} times (without the three "
+        answer += f"{before:.2f} times)"
+    answer += f".{_no_single(found)}"
     able = (
         "say how many GPUs a model needs for its memory, and what a second one brings to its speed",
         "move a sum over GPUs into the kernel that needs it, and count the launches that this spares",
@@ -87,13 +85,24 @@ def opening(rows: Rows, here: Lab) -> Opening:
     return answer, able, _chart(found, gpu)
 
 
+def _no_single(found: Rows) -> str:
+    """The models that were timed on two GPUs alone, with their tokens a second by the fused way; or ""."""
+    held = set(found.loc[found["impl"] == links.ALONE, "title"])
+    mine = found[(found["impl"] == split.FUSED) & ~found["title"].isin(held)]
+    said = listed(f"{row.title} makes {row.tok_s:,.0f} on two" for row in mine.itertuples())
+    return f" {said} and fits no single GPU." if len(mine) == 1 else f" {said}." if len(mine) else ""
+
+
 def _chart(found: Rows, gpu: Any) -> Any:
     shared = found[found["gain"].notna() & (found["impl"] != links.ALONE)]
     names = list(dict.fromkeys(shared["title"]))
     caption = "A token on two GPUs, times one GPU's speed"
     fig, ax = plot.figure("times one GPU's speed", title=caption, height=1.3 + 0.45 * len(names))
     by = shared.set_index(["title", "impl"])["gain"]
-    parts = {says: [by.get((name, impl), np.nan) for name in names] for impl, says in WAYS.items()}
+    parts = {  # our kernel first: it and NCCL have the colours of lesson 10b's chart
+        WAYS[impl]: [by.get((name, impl), np.nan) for name in names]
+        for impl in (split.SEPARATE, links.NCCL, split.FUSED)
+    }
     plot.grouped(ax, names, parts, most=2.0, form=".2f")
     plot.roof_line(ax, 1.0, "one GPU", vertical=True)
     _off_the_line(ax, 1.0)
@@ -111,7 +120,7 @@ def _off_the_line(ax: Axes, line: float) -> None:
     most = ax.get_xlim()[1]
     for text in ax.texts:
         at = text.get_position()[0]
-        if text.get_gid() != "roof" and at < line < at + 0.09 * most:
+        if text.get_gid() != "roof" and at < line < at + 0.015 * most * len(text.get_text()):
             text.set_x(line + most / 100)
 
 
@@ -137,7 +146,9 @@ def memory(rows: Rows, gpu: Any) -> None:
     caption = "Weights in a GPU's memory"
     fig, ax = plot.figure("GB", title=caption, height=1.3 + 0.4 * len(table))
     parts = {"one GPU": table["1"], "each of two": table["2"]}
-    plot.grouped(ax, list(table["title"]), parts, most=1.1 * max(held_gb, float(table["1"].max())))
+    plot.grouped(
+        ax, list(table["title"]), parts, most=1.1 * max(held_gb, float(table["1"].max())), form=".1f"
+    )
     if held_gb == held_gb:
         plot.roof_line(ax, held_gb, f"{held_gb:.0f} GB", vertical=True)
         _off_the_line(ax, held_gb)
@@ -235,65 +246,41 @@ def pays(rows: Rows, gpu: Any) -> None:
         if 0 < len(good) < len(gains):
             verdict = f"pays with {listed(good)} alone"
         lines.append(f"- {name}: a second GPU **{verdict}**.")
-    display.say(f"On the {gpu}:\n\n" + "\n".join(lines))
+    display.say(f"On the {gpu}:\n\n" + "\n".join(lines) + _promised(found))
 
 
-def excess(rows: Rows, gpu: Any) -> None:
-    """Say what a layer saves by sums in the norms, and how near its bound each model then is."""
-    found = tokens(rows)
-    ours = found[found["impl"] == split.FUSED].set_index("title")
-    apart = found[found["impl"] == split.SEPARATE].set_index("title")
-    layers = np.array([model_shapes.get(str(model)).layers for model in apart["model"]])
-    saved = ((apart["median_us"] - ours["median_us"]) / layers).sort_values()
-    near = (ours["predicted_us"] / ours["median_us"]).sort_values()
-    usual, few = _usual(saved)
-    bytes_ = {name: ours["predicted_us"][name] / layers[i] for i, name in enumerate(apart.index)}
-    least, most = near.index[0], near.index[-1]
-    separate, inside = (len(row) for row in handovers.by_way().values())
-    lines = [
-        f"On the {gpu} a layer takes {usual.iloc[0]:.1f} to {usual.iloc[-1]:.1f} µs less by "
-        f"{WAYS[split.FUSED]} than with our kernel between two others: {inside} launches in the place of "
-        f"{separate}, and each starts while its predecessor runs.{_sums(rows)}",
-        *_open(few),
-        "What is left above the bound weighs most where a layer has least to read: "
-        f"{least}, whose bound is {bytes_[least]:.0f} µs a layer, is at {near[least]:.0%} of it, and {most}, "
-        f"with {bytes_[most]:.0f} µs, at {near[most]:.0%}.",
-    ]
-    display.say("\n".join(f"- {line}" for line in lines))
-
-
-def _usual(saved: Rows) -> tuple[Rows, Rows]:
-    """Microseconds a layer saved by model, in order: of most models, and of those that save far less."""
-    few = saved[saved < 0.5 * saved.median()] if saved.median() > 0 else saved[:0]
-    return saved.drop(few.index), few
-
-
-def _fused_sums(rows: Rows) -> float:
-    """Microseconds that the two fused sums of a layer save, by the hand-overs measured alone; or NaN."""
-    found = rows[rows["operator"] == split.FUSED]
-    by = found.set_index(["n", "impl"])["median_us"].unstack() if len(found) else found
-    if not {split.SEPARATE, "1_pdl"} <= set(by):
-        return float("nan")
-    return 2 * float((by[split.SEPARATE] - by["1_pdl"]).median())
-
-
-def _sums(rows: Rows) -> str:
-    """What the two sums of a layer save by themselves, by the hand-overs measured alone; what is the rest."""
-    saved = _fused_sums(rows)
-    if saved != saved:
-        return " The three were not measured apart."
-    said = f" Of this the two fused sums are about {saved:.0f} µs, by the hand-overs above; "
-    return f"{said}the rest is launches that overlap and the split head, which were not measured apart."
-
-
-def _open(few: Rows) -> list[str]:
-    """The models whose layers save far less, by the microseconds a layer: what was not explained."""
-    if few.empty:
-        return []
-    said = listed(
-        f"{name} saves {us:.1f} µs" if us > 0 else f"{name} loses {-us:.1f} µs" for name, us in few.items()
+def _promised(found: Rows) -> str:
+    """The verdict on the predicted gain of a second GPU, by the fused way."""
+    bound, us = (found.pivot_table(of, "title", "impl", sort=False) for of in ("predicted_us", "median_us"))
+    both = pd.DataFrame({"said": bound[links.ALONE] / bound[split.FUSED]})
+    both["got"] = us[links.ALONE] / us[split.FUSED]
+    both = both.dropna()
+    near = (both["said"] / both["got"]).between(1 / NEAR, NEAR)
+    text = (
+        f"\n\n**Verdict** on the prediction: the bounds promise {WAYS[split.FUSED]} {both['said'].min():.2f} "
+        f"to {both['said'].max():.2f} times one GPU's speed; measured are {both['got'].min():.2f} to "
+        f"{both['got'].max():.2f}. The gain holds within {NEAR - 1:.0%} for {near.sum()} of {len(both)} "
+        "models"
     )
-    return [f"Open: {said} a layer, although the same launches are spared. Why was not found."]
+    return text + (f": {listed(both.index[near])}." if 0 < near.sum() < len(both) else ".")
+
+
+def baselines(rows: Rows, here: Lab) -> None:
+    """Say against which one GPU gains are counted, and how others' figures for it differ."""
+    found = tokens(rows)
+    by = found.set_index(["model", "format", "impl"])["tok_s"]
+    fastest, said = lesson_10b.fastest_alone(here.run["gpu"]), []
+    for row in found[found["impl"] == links.ALONE].itertuples():
+        best = fastest.get((row.model, row.format))
+        if best:
+            gain = by[row.model, row.format, split.FUSED] / best
+            said.append(f"{best:,.0f} tokens a second for {row.title} (the gain is then {gain:.2f})")
+    text = "Gains are over the *one GPU* of the same run, by the rung that the engine chooses itself."
+    if said:
+        text += " [Lesson 08](08_decoder.ipynb)'s fastest rung on one such GPU makes "
+        text += f"{listed(said)}."
+    display.say(text)
+    lesson_10b.two_runs(here)
 
 
 def prompt_table(rows: Rows) -> None:
@@ -337,34 +324,6 @@ def prompts_held(rows: Rows, gpu: Any) -> None:
         f"The predicted gain holds within {NEAR - 1:.0%} for {sum(near)} of {len(near)} prompts. Sums are "
         f"{min(shares):.0%} to {max(shares):.0%} of the bound on two."
     )
-
-
-def takeaway(rows: Rows, gpu: Any) -> None:
-    """The page's last word."""
-    found = tokens(rows)
-    fused = found[(found["impl"] == split.FUSED) & found["gain"].notna()]
-    nccl = found[(found["impl"] == links.NCCL) & found["gain"].notna()]
-    lost = list(nccl.loc[nccl["gain"] < 1, "title"])
-    said = f"With NCCL {listed(lost)} would be slower on two than on one." if lost else ""
-    display.say(
-        f"- On two GPUs ({gpu}) a token is {fused['gain'].min():.2f} to {fused['gain'].max():.2f} times as "
-        f"fast as on one, by {WAYS[split.FUSED]}. {said}\n"
-        f"- Put an exchange into the kernel that needs its result, and let launches overlap.{_most(rows)}\n"
-        "- A token exchanges a few KiB a layer, so latency decides; a prompt exchanges thousands of rows, so "
-        "the link's rate does."
-    )
-
-
-def _most(rows: Rows) -> str:
-    """That the fused sums are the smaller part of what a layer saves, where they are."""
-    found, sums = tokens(rows), _fused_sums(rows)
-    us = found.set_index(["title", "impl"])["median_us"].unstack()
-    layers = found.groupby("title")["model"].first().map(lambda model: model_shapes.get(str(model)).layers)
-    usual, _ = _usual(((us[split.SEPARATE] - us[split.FUSED]) / layers).sort_values())
-    if not sums < 0.5 * usual.iloc[0]:
-        return ""
-    text = f" Of {usual.iloc[0]:.0f} to {usual.iloc[-1]:.0f} µs saved a layer the sums are about {sums:.0f}: "
-    return f"{text}overlap and the split head bring most."
 
 
 def explored(rows: Rows, here: Lab) -> explorer.Explorer:

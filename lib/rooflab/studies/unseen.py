@@ -2,8 +2,9 @@
 
 A seed draws the shapes of a recording; the cases' options name it. Another seed gives other shapes, so
 that a kernel or a dispatcher which holds only where it was tuned is found out. The shapes of the committed
-recording are those of SEED, which no tuning has used; those of TUNED were tuned on. Products run every way of
-their format, so that a choice of the dispatcher that was wrong can be told from a kernel that is slow.
+recording are those of SEED, which no tuning had used when they were recorded (SINCE says what has since);
+those of TUNED were tuned on. Products run every way of their format, so that a choice of the dispatcher that
+was wrong can be told from a kernel that is slow.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rooflab.studies.borrowing import Borrowing
 TUNED = (2611, 4157, 5417, 8807, 9001, 9002, 9003, 9004, 9101, 9102, 9103, 9104)
 SEED = 9241  # the seed of shapes that they are judged by
 # What was changed after shapes of SEED were seen, until another seed is recorded; "" where nothing was.
-SINCE = "one of its Q8_0 shapes widened what the dispatcher takes for near"
+SINCE = "one of the Q8_0 products widened what the dispatcher takes for near"
 # Shapes of each kind, by effort. The committed recording holds INT4 products alone, so "full" asks for those.
 COUNTS = {
     "full": {"int4": 10, "product": 8, "attention": 14, "decode_attention": 8},

@@ -213,7 +213,8 @@ def beside_the_clock(counted: Rows, every: Rows, here: Lab) -> None:
         said.append(f"{words}{_prompt(many)}")
     if not said:
         return
-    text = "**The chart of lengths above** differs from these shares in three ways. *The prompt* has more heads: "
+    text = "**The chart of lengths above** differs from these shares in three ways. "
+    text += "*The prompt* has more heads: "
     text += (
         f"{'. '.join(said)}. *What 100% means*: for the counter, tensor cores that multiply in every cycle"
     )

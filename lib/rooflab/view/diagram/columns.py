@@ -118,7 +118,7 @@ def holders(
             kept = operands_kept(share, width) if share.scorers else None
             if kept:
                 words = f"{kept[0]} of queries, {kept[1]} of scores"
-                canvas.text(left + wide + 12, y + 19, words, svg.SMALL, bold=True)
+                canvas.text(left + wide + 12, y + 19, f"{kept[0]} of Q, {kept[1]} of scores", svg.SMALL)
                 scorer = f"; its {share.holder} 0 has {words}"
             y += 26
         y += 14

@@ -100,9 +100,8 @@ def why_held_back() -> None:
         "softmax, with no product left to run beside it. Held back, the scores come first, and the softmax "
     )
     text += f"runs beside P[t] V[t].\n\n**Why until {Fraction(found.before).limit_denominator(64)}, and not "
-    text += (
-        "until the scores are done?** Warpgroups 1 and 2 need a moment to see the signal and rescale; the "
-    )
+    text += "until the scores are done?** Presumably because warpgroups 1 and 2 need "
+    text += "a moment to see the signal and rescale; the "
     text += (
         "last scores keep the tensor cores busy meanwhile. Other shares are not recorded, so what this one "
     )

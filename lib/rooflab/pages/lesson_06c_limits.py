@@ -280,8 +280,8 @@ def _tiles_differ(own: Rows) -> str:
         return ""
     said = [f"{count:.0f} keys in {listed(group['impl'])}" for count, group in rows.groupby("keys")]
     return (
-        f" Hopper's rungs round the same numbers, but in other tiles ({'; '.join(said)}), and from rung 11 "
-        "on a row's weights may be relative to an earlier largest score ([06b](06b_wide.ipynb)). Both change "
+        f"\n\nHopper's rungs round the same numbers, but in other tiles ({'; '.join(said)}), and from "
+        "rung 11 on a row's weights may be relative to an earlier largest score ([06b](06b_wide.ipynb)). Both change "
         "which way a weight rounds. Which of the two makes their errors differ is not recorded."
     )
 
@@ -297,7 +297,6 @@ def nearer_than_torch(some: Rows, half: float) -> None:
         text += f"backend ({1e3 * peer['error'].max():.2f} ‰)"
         far = own[own["error"] > 1.01 * peer["error"].max()]
         text += f". Further away: {', '.join(far['impl'])}." if len(far) else "."
-        text += _tiles_differ(own)
         exact = some[some["error"] <= 1.01 * some["error"].min()]
         text += (
             f" The smallest error, {1e3 * exact['error'].min():.2f} ‰, is that of {', '.join(exact['impl'])}"
@@ -305,5 +304,5 @@ def nearer_than_torch(some: Rows, half: float) -> None:
         if exact["error"].max() <= half:
             text += ": they keep weights in FP32 and round only the output, for which the first table "
             text += f"predicts up to {1e3 * half:.2f} ‰"
-        text += "." + _held_to(exact, half)
+        text += "." + _held_to(exact, half) + _tiles_differ(own)
     display.say(text)

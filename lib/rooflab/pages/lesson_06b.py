@@ -200,6 +200,18 @@ def above_the_roof(every: Rows, spec: Any) -> None:
     display.say(text)
 
 
+def _not_asked(shown: Rows) -> str:
+    """Peers that are the fastest on a kind of shape with some heads, and not recorded on it with others."""
+    longest = shown.groupby(["shape", "grouped"])["seq"].transform("max")
+    peers, said = shown[shown["kind"].eq("peer") & shown["seq"].eq(longest)], []
+    for label, group in peers.groupby("shape", sort=False):
+        asked = {heads: set(each["impl"]) for heads, each in group.groupby("grouped", sort=False)}
+        best = group.loc[group["tflop_s"].idxmax(), "impl"]
+        without = [heads for heads, who in asked.items() if best not in who]
+        said += [f"{best}, the fastest peer {label}, with {listed(without)} heads"] if without else []
+    return f" Not recorded: {'; '.join(said)}." if said else ""
+
+
 def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
     """Show the fastest rung and peer of every kind of shape, folded, and say how the races end."""
 
@@ -254,6 +266,7 @@ def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
     ends_so = {"ahead of": races.count(1), "level with": races.count(0), "behind": races.count(-1)}
     said = [f"{how} the fastest peer on {count}" for how, count in ends_so.items() if count]
     text += f"The fastest rung is {', '.join(said)}." if said else ""
+    text += _not_asked(shown)
     display.say(
         f"{text} Any length and start, causal or not, with or without a window, heads in groups of any equal "
         "size: a shape that a rung cannot do is refused with a message, never padded in silence."

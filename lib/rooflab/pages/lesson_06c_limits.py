@@ -279,11 +279,12 @@ def _tiles_differ(own: Rows) -> str:
     if rows["keys"].nunique() < 2 or rows["error"].nunique() < 2:
         return ""
     said = [f"{count:.0f} keys in {listed(group['impl'])}" for count, group in rows.groupby("keys")]
-    return (
-        f"\n\nHopper's rungs round the same numbers, but in other tiles ({'; '.join(said)}), and from "
-        "rung 11 on a row's weights may be relative to an earlier largest score ([06b](06b_wide.ipynb)). Both change "
-        "which way a weight rounds. Which of the two makes their errors differ is not recorded."
+    text = (
+        f"\n\nHopper's rungs round the same numbers, but in other tiles ({'; '.join(said)}), and from rung "
     )
+    text += "11 on a row's weights may be relative to an earlier largest score ([06b](06b_wide.ipynb)). Both "
+    text += "change which way a weight rounds. Which of the two makes their errors differ is not recorded."
+    return text
 
 
 def nearer_than_torch(some: Rows, half: float) -> None:

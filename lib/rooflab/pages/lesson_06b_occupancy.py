@@ -206,25 +206,24 @@ def beside_the_clock(counted: Rows, every: Rows, here: Lab) -> None:
         if few.empty or many.empty:
             continue
         row, other = few.iloc[0], many.iloc[0]
-        words = (
-            f"{last['impl']}, {width} wide: {row['tflop_s']:,.0f} TFLOP/s, {row['roof_fraction']:.0%} of the "
-        )
-        words += f"roof, with {_prompt(few)}; {other['tflop_s']:,.0f}, {other['roof_fraction']:.0%}, with "
-        said.append(f"{words}{_prompt(many)}")
+        for part, of, busy in ((few, row, f"{last['tensor_pct']:.0f}%"), (many, other, "")):
+            rate = f"{of['tflop_s']:,.0f}"
+            said.append((last["impl"], width, _prompt(part), rate, f"{of['roof_fraction']:.0%}", busy))
     if not said:
         return
-    text = "**The chart of lengths above** differs from these shares in three ways. "
-    text += "*The prompt* has more heads: "
-    text += (
-        f"{'. '.join(said)}. *What 100% means*: for the counter, tensor cores that multiply in every cycle"
-    )
+    heads = ("Rung", "Width", "Prompt", "TFLOP/s", "Of the roof", "Tensor cores counted busy")
+    caption = "The counted prompt, and one of that length with the heads of the chart of lengths"
+    table = pd.DataFrame(said, columns=list(heads))
+    display.table(table, dict(zip(heads, heads, strict=True)), {}, caption)
+    text = "**Why these shares are not those of the chart of lengths**: that has more heads. And 100% is "
+    text += "another thing: for the counter, tensor cores that multiply in every cycle"
     recorded = here.roof.get("fp16_tensor")
     if here.spec and recorded:
         text += (
             f", which the datasheet puts at {here.spec.fp16_tensor:,.0f} TFLOP/s; for the chart, the roof "
         )
         text += f"that a library reached, {recorded.value:,.0f}"
-    text += ". *Masked products* are work to the counter and none in a rate."
+    text += ". Last, masked products are work to the counter and none in a rate."
     display.say(text)
 
 

@@ -96,6 +96,7 @@ def all_of(here):
         "banks": diagram.banks(),
         "handed on": diagram.handed_on(),
         "holders": diagram.holders(512),
+        "nan leak": diagram.nan_leak(),
         "warp roles": diagram.warp_roles(over_time.Lengths(0.5, 1.0, 0.6)),
         "partial scores": diagram.partial_scores(512),
         "dp4a": diagram.dp4a(),

@@ -13,6 +13,7 @@ from rooflab.lab import Lab
 from rooflab.ops import attention as op
 from rooflab.pages import Opening, Rows, bars, facts
 from rooflab.pages.lesson_06b_occupancy import NEAR as NEAR
+from rooflab.pages.lesson_06b_occupancy import beside_the_clock as beside_the_clock
 from rooflab.pages.lesson_06b_occupancy import blocks_an_sm as blocks_an_sm
 from rooflab.pages.lesson_06b_occupancy import busiest_by_width as busiest_by_width
 from rooflab.pages.lesson_06b_occupancy import counted_on_gemma as counted_on_gemma
@@ -21,6 +22,7 @@ from rooflab.pages.lesson_06b_pace import pace_of_the_drawing as pace_of_the_dra
 from rooflab.pages.lesson_06b_pace import ring_ahead as ring_ahead
 from rooflab.pages.lesson_06b_pace import roles_at_work as roles_at_work
 from rooflab.pages.lesson_06b_pace import roles_tested as roles_tested
+from rooflab.pages.lesson_06b_pace import why_held_back as why_held_back
 from rooflab.pages.lesson_06b_peers import peers_words
 from rooflab.pages.lesson_06b_rungs import largest_step
 from rooflab.pages.lesson_06b_rungs import rungs_of_the_page as rungs_of_the_page
@@ -53,7 +55,8 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
         "follow a ring of tiles between a producer and its consumers (warp specialisation)",
         "say why occupancy is a means and not a goal",
     )
-    title, recorded = f"{width} wide, {seq} tokens", here.roof.get("fp16_tensor")
+    heads = f"{study.HEADS}/{study.KV_HEADS} heads"
+    title, recorded = f"{width} wide, {seq} tokens, {heads}", here.roof.get("fp16_tensor")
     if recorded:
         roof = ("FP16 matrix", recorded.value, "TFLOP/s")
         return answer + ".", able, page.ladder(rows, gpu, roof, title, y="tflop_s")
@@ -197,6 +200,18 @@ def above_the_roof(every: Rows, spec: Any) -> None:
     display.say(text)
 
 
+def _not_asked(shown: Rows) -> str:
+    """Peers that are the fastest on a kind of shape with some heads, and not recorded on it with others."""
+    longest = shown.groupby(["shape", "grouped"])["seq"].transform("max")
+    peers, said = shown[shown["kind"].eq("peer") & shown["seq"].eq(longest)], []
+    for label, group in peers.groupby("shape", sort=False):
+        asked = {heads: set(each["impl"]) for heads, each in group.groupby("grouped", sort=False)}
+        best = group.loc[group["tflop_s"].idxmax(), "impl"]
+        without = [heads for heads, who in asked.items() if best not in who]
+        said += [f"{best}, the fastest peer {label}, with {listed(without)} heads"] if without else []
+    return f" Not recorded: {'; '.join(said)}." if said else ""
+
+
 def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
     """Show the fastest rung and peer of every kind of shape, folded, and say how the races end."""
 
@@ -251,6 +266,7 @@ def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
     ends_so = {"ahead of": races.count(1), "level with": races.count(0), "behind": races.count(-1)}
     said = [f"{how} the fastest peer on {count}" for how, count in ends_so.items() if count]
     text += f"The fastest rung is {', '.join(said)}." if said else ""
+    text += _not_asked(shown)
     display.say(
         f"{text} Any length and start, causal or not, with or without a window, heads in groups of any equal "
         "size: a shape that a rung cannot do is refused with a message, never padded in silence."
@@ -259,9 +275,29 @@ def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
     display.fold("Widths that each rung can do", [(does, heads)])
 
 
-def states_compared(here: Lab, gpu: str) -> None:
-    """Show ours over the fastest peer's speed, rested and sustained."""
-    both = states.duels(display.power_rows(here, "attention"), "attention")
+def states_compared(here: Lab, every: Rows, gpu: str) -> None:
+    """Show ours over the fastest peer's speed, rested and sustained, and how far these bursts lie from those
+    of the tables above.
+    """
+    rows = display.power_rows(here, "attention")
+    both = states.duels(rows, "attention")
+    keys = [
+        "operator",
+        "impl",
+        "format",
+        "seq",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "causal",
+        "window",
+        "options",
+    ]
+    bursts = [each[each["state"] == "burst"].fillna({"window": 0, "options": ""}) for each in (every, rows)]
+    again = bursts[0].merge(bursts[1], on=keys, suffixes=("", "_again"))
+    apart = (again["median_us_again"] / again["median_us"] - 1).abs().max()
+    if apart == apart:
+        display.say(f"A kernel's time in a burst differs from that of the tables above by up to {apart:.1%}.")
     title = f"Speed of ours over the fastest recorded peer's, {gpu}"
     display.say(states.says(both))
     display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
@@ -286,7 +322,12 @@ def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
     for name, widths in first.items():
         text += f"- At {listed(widths)} wide, causal and without a window, the fastest rung is {name}."
         text += f"{largest_step(here, name)}\n"
-    display.say(text + "- Every shape has a rung without Hopper's instructions, too.")
+    portable = own[~own["impl"].isin(op.HOPPER)]
+    text += "- Every shape has a rung without Hopper's instructions, too"
+    if len(portable) and len(own):
+        share = own["median_us"].iloc[0] / portable["median_us"].iloc[0]
+        text += f": at {width} wide {portable['impl'].iloc[0]}, at {share:.0%} of the fastest rung's speed"
+    display.say(f"{text}.")
 
 
 def explore_shapes(here: Lab, gpu: str) -> Any:

@@ -171,13 +171,67 @@ def _plain(every: Rows) -> Rows:
     return every[plain & every["window"].isna()]
 
 
+def _common_shape(every: Rows, width: int) -> Rows:
+    """Our rows at a width of the one prompt that most rungs are recorded on; of several the longest."""
+    rows = every[every["head_dim"].eq(width) & every["kind"].eq("own") & every["format"].eq("fp16")]
+    rows = rows[rows["options"].fillna("").isin(["", "queries=16"])].fillna({"window": 0})
+    if rows.empty:
+        return rows
+    keys = ["seq", "heads", "window"]
+    most = rows.groupby(keys)["impl"].nunique().reset_index().sort_values(["impl", "seq"]).iloc[-1]
+    found = rows[(rows[keys] == most[keys]).all(axis=1)]
+    return found.assign(window=found["window"].where(found["window"] > 0))
+
+
+def _prompt(rows: Rows) -> str:
+    """The prompt of some rows in words."""
+    row = rows.iloc[0]
+    window = "" if pd.isna(row["window"]) else f", window {row['window']:.0f}"
+    return f"{row['seq']:,} tokens, {row['heads']}/{row['kv_heads']} heads{window}"
+
+
+def beside_the_clock(counted: Rows, every: Rows, here: Lab) -> None:
+    """Say how the counters' shares of tensor cores go with the rates of the chart of lengths: that has other
+    heads, and another meaning of 100%.
+    """
+    said = []
+    for width, group in counted.groupby("head_dim") if len(counted) else ():
+        last = group.loc[group["time_ns"].idxmin()]
+        rows = every[
+            every["impl"].eq(last["impl"]) & every["head_dim"].eq(width) & every["seq"].eq(last["seq"])
+        ]
+        rows = rows[rows["format"].eq("fp16") & rows["options"].fillna("").isin(["", last["options"]])]
+        few = rows[rows["heads"].eq(last["heads"])].dropna(subset=["roof_fraction"])
+        many = _plain(rows).dropna(subset=["roof_fraction"])
+        if few.empty or many.empty:
+            continue
+        row, other = few.iloc[0], many.iloc[0]
+        for part, of, busy in ((few, row, f"{last['tensor_pct']:.0f}%"), (many, other, "")):
+            rate = f"{of['tflop_s']:,.0f}"
+            said.append((last["impl"], width, _prompt(part), rate, f"{of['roof_fraction']:.0%}", busy))
+    if not said:
+        return
+    heads = ("Rung", "Width", "Prompt", "TFLOP/s", "Of the roof", "Tensor cores counted busy")
+    caption = "The counted prompt, and one of that length with the heads of the chart of lengths"
+    table = pd.DataFrame(said, columns=list(heads))
+    display.table(table, dict(zip(heads, heads, strict=True)), {}, caption)
+    text = "**Why these shares are not those of the chart of lengths**: that has more heads. And 100% is "
+    text += "another thing: for the counter, tensor cores that multiply in every cycle"
+    recorded = here.roof.get("fp16_tensor")
+    if here.spec and recorded:
+        text += (
+            f", which the datasheet puts at {here.spec.fp16_tensor:,.0f} TFLOP/s; for the chart, the roof "
+        )
+        text += f"that a library reached, {recorded.value:,.0f}"
+    text += ". Last, masked products are work to the counter and none in a rate."
+    display.say(text)
+
+
 def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     """Draw every rung's occupancy against its rate; what a block takes, folded."""
-    plain = _plain(every)
-    known = set(zip(plain["impl"], plain["head_dim"], strict=True))
-    pairs = zip(every["impl"], every["head_dim"], strict=True)
-    others = every[[pair not in known for pair in pairs]]  # rungs timed with other heads alone
-    budget = analysis.budgets(pd.concat([plain, others]), (256, width))
+    shapes = {each: _common_shape(every, each) for each in dict.fromkeys((256, width))}
+    common = [rows for rows in shapes.values() if len(rows)]
+    budget = analysis.budgets(pd.concat(common) if common else every, tuple(shapes))
     budget["kib"] = budget["shared"] / 1024
     title = "Occupancy against speed"
     fig, ax = plot.figure("occupancy (% of an SM's 64 warps)", "TFLOP/s", title, ylog=True, height=3.4)
@@ -201,7 +255,8 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     ax.set_xlim(0, min(100, 120 * budget["occupancy"].max()))
     ax.margins(y=0.2)
     ax.legend(fontsize=8.5, frameon=False)
-    plot.show(fig, f"{title} on {gpu}, each rung at its fastest length: {'; '.join(ends)}.")
+    prompts = "; ".join(f"{each} wide, {_prompt(rows)}" for each, rows in shapes.items() if len(rows))
+    plot.show(fig, f"{title} on {gpu}: {'; '.join(ends)}. Prompts: {prompts}.")
     fast = budget.loc[budget["tflop_s"].idxmax()]
     if fast["occupancy"] < budget["occupancy"].max():
         display.say(
@@ -210,9 +265,17 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
         )
     names = {"impl": "Rung", "threads": "Threads", "registers": "Registers a thread"}
     names |= {"kib": "Shared memory (KiB)", "blocks": "Blocks an SM", "occupancy": "Occupancy"}
-    names |= {"limit": "Tightest limit", "tflop_s": "TFLOP/s, fastest length"}
+    names |= {"limit": "Tightest limit", "tflop_s": "TFLOP/s"}
     forms = {"kib": "{:.0f}", "occupancy": "{:.0%}", "tflop_s": "{:,.0f}"}
-    inside = [(group, names, forms, f"{each} wide") for each, group in budget.groupby("head_dim")]
+    inside = [
+        (
+            group,
+            names,
+            forms,
+            f"{each} wide, {_prompt(shapes[each])}" if len(shapes[each]) else f"{each} wide",
+        )
+        for each, group in budget.groupby("head_dim")
+    ]
     display.fold_parts("What a block of every rung takes", [*_registers_moved(list(budget["impl"])), *inside])
 
 

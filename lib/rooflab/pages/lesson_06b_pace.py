@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from rooflab.analysis import attention as analysis
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display
-from rooflab.view.diagram import over_time, roles
+from rooflab.view.diagram import columns, over_time, roles
 
 _WIDTH = 128  # of the heads that are drawn
 _FAR = 1.1  # the drawing's share over the counted one, from which on the drawing leaves something out
@@ -85,15 +87,49 @@ def roles_at_work(here: Lab) -> diagram.Drawing:
     return diagram.warp_roles(roles.lengths(*over_time.rates(here)))
 
 
+def why_held_back() -> None:
+    """Say why rung 12 hands its weights over late, and where its queries are, by its source."""
+    found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
+    share = columns.share_of(roles.RUNG, roles.WIDTH)
+    kept = columns.operands_kept(share, roles.WIDTH)
+    text = (
+        "**Why is P held back?** All warpgroups share the SM's tensor cores. Handed over at once, P[t] V[t] "
+    )
+    text += "would compete with the scores of tile t + 1. These would be done later, and so would their "
+    text += (
+        "softmax, with no product left to run beside it. Held back, the scores come first, and the softmax "
+    )
+    text += f"runs beside P[t] V[t].\n\n**Why until {Fraction(found.before).limit_denominator(64)}, and not "
+    text += "until the scores are done?** Presumably because warpgroups 1 and 2 need "
+    text += "a moment to see the signal and rescale; the "
+    text += (
+        "last scores keep the tensor cores busy meanwhile. Other shares are not recorded, so what this one "
+    )
+    text += "is worth is not known."
+    if kept:
+        whole = share.queries * roles.WIDTH // 2 // share.threads
+        columns_left = roles.WIDTH * (whole - kept[0]) // whole
+        text += (
+            f"\n\n**Where are the queries?** {share.queries} rows of {roles.WIDTH} FP16 numbers would take "
+        )
+        text += f"{whole} registers a thread of warpgroup 0. It keeps {kept[0]}, beside {kept[1]} of scores "
+        text += f"(first drawing); the last {columns_left} columns stay in shared memory."
+    display.say(text)
+
+
 def roles_tested(here: Lab, every: Rows) -> None:
     """Say what sets rung 12's pace by the drawing's arithmetic, and how that compares with its best rate."""
     takes = roles.lengths(*over_time.rates(here))
     found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
     copies, products = 2 * takes.copy / found.cluster, 2 * takes.product
     text = (
-        f"By this arithmetic a tile's two copies take {copies:.2f} µs, shared by {found.cluster} blocks, and "
+        f"By this arithmetic a tile's two copies, shared by {found.cluster} blocks, take {copies:.2f} µs in "
     )
-    text += f"its two products {products:.2f}"
+    text += f"all, and its two products {products:.2f}"
+    other = diagram.of_lab(here)
+    if f"{2 * other.copy:.2f} {2 * other.product:.2f}" == f"{copies:.2f} {products:.2f}":
+        text += " (rung 9's figures again: its tiles have a quarter of the columns, and twice the "
+        text += "keys and queries)"
     text += ": copies still set the pace." if copies > products else ": the tensor cores set the pace."
     rows = every[
         every["impl"].eq(roles.RUNG) & every["head_dim"].eq(roles.WIDTH) & every["heads"].eq(study.HEADS)

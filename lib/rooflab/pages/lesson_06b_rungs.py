@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.ops import attention as op
 from rooflab.pages import Rows
@@ -47,6 +48,12 @@ def _gains(every: Rows, before: str, after: str) -> pd.DataFrame:
     return (both[after] / both[before]).reset_index(name="gain")
 
 
+def _shape(row: pd.Series) -> str:
+    """A shape in words: width, window, queries and heads."""
+    window = f", window {row['window']:.0f}" if row["window"] else ""
+    return f"{row['head_dim']} wide{window} with {row['seq']:,} queries of {row['heads']} heads"
+
+
 def worth(every: Rows, gpu: str, first: str, second: str) -> None:
     """Say what a rung is worth over an earlier one, at all shapes that both are recorded on."""
     gain, before = _gains(every, first, second), first.partition("_")[0]
@@ -59,8 +66,9 @@ def worth(every: Rows, gpu: str, first: str, second: str) -> None:
     if len(gain) > 1:
         most = gain.loc[gain["gain"].idxmax()]
         text += f"{gain['gain'].median():.2f} times the speed of rung {before} at the median of {len(gain)} "
-        text += f"shapes, from {gain['gain'].min():.2f} to {most['gain']:.2f}, the most with {most['seq']:,} "
-        text += f"queries of {most['heads']} heads"
+        text += f"shapes, from {gain['gain'].min():.2f} to {most['gain']:.2f}, the most {_shape(most)}"
+        least = gain.loc[gain["gain"].idxmin()]
+        text += f"; it is slower {_shape(least)}" if least["gain"] < 1 / crossover.LEVEL else ""
     else:
         text += f"{gain['gain'].iloc[0]:.2f} times the speed of rung {before}, on one shape"
     display.say(f"{text}.")

@@ -119,36 +119,39 @@ def planted_faults(recorded: Rows) -> None:
         text += f"**{allowed[widest]} lets wrong kernels pass**: "
         text += f"{'; '.join(FAULTS[fault] for fault in hidden['fault'])}. "
     if len(seen):
-        text += f"The other faults err by at least {seen['over'].min():,.0f} times as much as rounding. "
+        text += f"The other faults exceed it, and the gate's limit at least {seen['gate'].min():,.0f} times. "
     text += _by_the_gate(found[found["fault"] == RIGHT].iloc[0], wrong) + _beside(recorded)
     display.say(text)
 
 
 def _chart(found: Rows) -> None:
-    """Draw each fault's error beside the source's allowances, with its part of the gate's limit."""
-    title = "Planted faults: the largest error"
-    fig, ax = plot.figure("‰ of the RMS", title=title, height=1.3 + 0.4 * len(found), xlog=True)
-    errors = 1e3 * found["error"]
+    """Draw each fault's error over the gate's limit, the largest on top, and which the source's widest
+    allowance lets pass.
+    """
+    title = "Planted faults: error ÷ the gate's limit"
+    found = found.sort_values("gate", ascending=False)
+    widest = max(asks.TOLERANCES, key=lambda name: asks.TOLERANCES[name])
+    fig, ax = plot.figure("times the gate's limit", title=title, height=1.2 + 0.4 * len(found), xlog=True)
     colours = [plot.PEER_COLOUR if fault == RIGHT else plot.COLOURS[0] for fault in found["fault"]]
-    ax.barh(range(len(found)), errors, height=0.6, color=colours, zorder=2)
+    low = min(0.1, found["gate"].min() / 4)
+    ax.barh(range(len(found)), found["gate"] - low, left=low, height=0.6, color=colours, zorder=2)
     words = [textwrap.fill(FAULTS[fault], 32) for fault in found["fault"]]
     ax.set_yticks(range(len(found)), words, fontsize=8.5)
-    ax.set_ylim(len(found) - 0.5, -0.9)
-    plain = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-    for place, (error, over) in enumerate(zip(errors, found["gate"], strict=True)):
-        near = f"{over:.1f}" if over < 100 else f"{over:,.0f}"
-        at = {"va": "center", "fontsize": 8.5, "textcoords": "offset points", "bbox": plain}
-        ax.annotate(f"{near} × the gate's limit", (error, place), (6, 0), **at)
-    for most in asks.TOLERANCES.values():
-        ax.axvline(1e3 * most, color="black", linewidth=1, linestyle="--", zorder=1)
-        ax.annotate(f"{1e3 * most:g} ‰", (1e3 * most, -0.6), (3, 0), fontsize=8.5, textcoords="offset points")
-    ax.set_xlim(min(0.5, errors.min() / 4), 300 * errors.max())
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    said = f"{title}, on the source's shape {SHAPE + 1}, computed here with random numbers of their own. "
-    said += (
-        "Dashed: the source's allowances. Beside each bar: its error over the gate's limit, both in ‰ of a "
+    ax.set_ylim(len(found) - 0.5, -0.5)
+    allowed = f"{1e3 * asks.TOLERANCES[widest]:g} ‰"
+    for place, (_, row) in enumerate(found.iterrows()):
+        near = f"{row['gate']:.1f}" if row["gate"] < 100 else f"{row['gate']:,.0f}"
+        near += f"; passes the source's {allowed}" if row[widest] and row["fault"] != RIGHT else ""
+        at = {"va": "center", "fontsize": 8.5, "textcoords": "offset points"}
+        at["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        ax.annotate(near, (max(row["gate"], 1.0), place), (6, 0), **at)
+    ax.axvline(1.0, color="black", linewidth=1.4, zorder=3)
+    ax.set_xlim(low, 12 * found["gate"].max())
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    said = (
+        f"{title}, on the source's shape {SHAPE + 1}, computed here with random numbers of their own. Right "
     )
-    plot.show(fig, f"{said}row's largest output; above 1 the gate stops it. Grey: no fault.")
+    plot.show(fig, f"{said}of the line, at 1, the gate stops a kernel. Grey: no fault.")
 
 
 def _by_the_gate(right: Any, wrong: pd.DataFrame) -> str:
@@ -158,9 +161,10 @@ def _by_the_gate(right: Any, wrong: pd.DataFrame) -> str:
     least = wrong.loc[wrong["gate"].idxmin()]
     missed = wrong[wrong["gate"] <= 1]
     text = "\n\n**The gate** allows twice the error of a plain computation in the kernel's own number "
-    text += f"format. The kernel without a fault is such a computation and uses {right['gate']:.0%} of that; "
-    text += f"it misses: {listed(FAULTS[fault] for fault in missed['fault'])}." if len(missed) else ""
-    text += "" if len(missed) else f"the smallest fault exceeds it, {least['gate']:.1f} times."
+    text += f"format. The kernel without a fault is such a computation: {right['gate']:.0%} of the limit "
+    text += "by construction. "
+    text += f"The gate misses: {listed(FAULTS[fault] for fault in missed['fault'])}." if len(missed) else ""
+    text += "" if len(missed) else f"The smallest fault exceeds the limit, {least['gate']:.1f} times."
     if least["gate"] > 1 and least["gate_sums"] > 1:
         text += " It exceeds rung 3's wider limit, that of scores added up in FP16, as well: "
         text += f"{least['gate_sums']:.1f} times."

@@ -31,6 +31,7 @@ from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.model import one_token
+from rooflab.view.diagram.nan_leak import nan_leak
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring
 from rooflab.view.diagram.passes import passes
@@ -105,6 +106,7 @@ __all__ = [
     "layer_by_rule",
     "loads_in_flight",
     "matrices_loaded",
+    "nan_leak",
     "nibbles",
     "number_lines",
     "of_lab",

@@ -59,6 +59,18 @@ def share_of(name: str, width: int, text: str | None = None) -> Share:
     return Share(rung, queries, slices, holder, threads, scorers, producers)
 
 
+def operands_kept(share: Share, width: int) -> tuple[int, int] | None:
+    """Registers a thread that a warpgroup which makes scores has for its queries and for a tile's scores;
+    None for a source that keeps no queries in registers.
+    """
+    text = share.rung.path.read_text(encoding="utf-8")
+    left_out = re.search(r"\bREGISTER_STEPS = STEPS - (\d+)", text)
+    keys = re.search(r"\bKEYS = (\d+)", text)
+    if not left_out or not keys:
+        return None
+    return 4 * (width // 16 - int(left_out[1])), share.queries * int(keys[1]) // share.threads
+
+
 def holders(
     width: int,
     names: tuple[str, ...] = (
@@ -81,7 +93,7 @@ def holders(
         number = name.partition("_")[0]
         canvas.text(0, y + 14, f"rung {number}", bold=True)
         canvas.text(0, y + 28, f"{share.queries} queries", svg.SMALL)
-        part = wide / share.slices
+        part, scorer = wide / share.slices, ""
         fits = each < MOST
         for k in range(share.slices):
             columns, x, fill = width // share.slices, left + k * part, shade(8 * k) if fits else GREY
@@ -103,11 +115,18 @@ def holders(
                 ("the scores of these queries", AMBER) if share.scorers else ("only copies tiles", NONE)
             )
             canvas.cell(left, y + 4, wide, 22, f"{share.holder} 0: {does}", fill, 12)
+            kept = operands_kept(share, width) if share.scorers else None
+            if kept:
+                words = f"{kept[0]} of queries, {kept[1]} of scores"
+                canvas.text(left + wide + 12, y + 19, f"{kept[0]} of Q, {kept[1]} of scores", svg.SMALL)
+                scorer = f"; its {share.holder} 0 has {words}"
             y += 26
         y += 14
         who = counted(share.slices, share.holder)
         beside = ", beside one that only copies" if share.producers else ""
-        said.append(f"in rung {number} by {who}{beside}, {share.queries} queries, {each} registers a thread")
+        said.append(
+            f"in rung {number} by {who}{beside}, {share.queries} queries, {each} registers a thread{scorer}"
+        )
     says = f"{width} columns of outputs are held {'; '.join(said)}. A thread has at most {MOST}."
     return single(f"Who holds {width} columns of outputs", says, canvas)
 

@@ -216,13 +216,7 @@ def warp_roles(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawi
             for bar in run.bars:
                 if bar.row == name:
                     fill = {"QK": BLUE, "PV": SKY, "softmax": AMBER}.get(bar.what, GREY)
-                    label = (
-                        bar.what
-                        if fill == GREY
-                        else f"{bar.tile}"
-                        if fill == AMBER
-                        else f"{bar.what}{bar.tile}"
-                    )
+                    label = bar.what if fill == GREY else "" if fill == AMBER else f"{bar.what}{bar.tile}"
                     canvas.cell(left + bar.start * unit, y, (bar.end - bar.start) * unit, 24, label, fill)
             y += 28 if name == ROWS[0] else 42
         for t in range(tiles):  # P is handed over, between the two lower rows

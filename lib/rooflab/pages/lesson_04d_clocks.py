@@ -19,8 +19,14 @@ def clocks_drawn(one_shape: Rows, gpu: str) -> tuple[int, int]:
     if event > graph > 0:
         first = max(event, first_launch(one_shape, graph))
         diagram.two_clocks(event, graph, first=first).show()
-        text = f"The lengths are those of the loop on the {gpu}, measured below: {graph} µs for a kernel, "
-        text += f"{event} for each further launch on average{f', {first} for the first' * (first > event)}."
+        text = f"**A rough first model.** Its lengths are averages of the loop on the {gpu}, measured below: "
+        text += f"{graph} µs for a kernel, {event} for each further launch"
+        text += f", {first} for the first" * (first > event)
+        text += (
+            ". Single steps miss them, as *What the record leaves open* shows."
+            * bool(unlike_the_model(one_shape, graph))
+            or "."
+        )
         display.say(text)
     return event, graph
 
@@ -37,13 +43,12 @@ def exercise_in_the_record(one_shape: Rows, event: int, graph: int) -> None:
         return
     tokens = [batch for batch in measured.index if batch in (1, 2, measured.index[-1])]
     given = [first + graph + (batch - 1) * max(event, graph) for batch in tokens]
-    uneven = "; the steps between are uneven, as said above" * bool(unlike_the_model(one_shape, graph))
     seen = listed([f"{measured[batch]:.0f}" for batch in tokens])
     display.say(
         f"**In the record**: with a kernel of {graph} µs, {first} µs for the first launch and {event} µs for "
         f"each further one, the right function gives {listed([f'{us:.0f}' for us in given])} µs for "
         f"{listed(list(map(str, tokens)))} tokens. Measured: {seen} µs. The {event} µs are the average up to "
-        f"{tokens[-1]} tokens, so the last time is no test of it{uneven}."
+        f"{tokens[-1]} tokens, so the last time is no test of this rough model."
     )
 
 
@@ -55,12 +60,13 @@ def unlike_the_model(one_shape: Rows, kernel: float) -> str:
     steps = (us.diff() / us.index.to_series().diff()).dropna()
     if len(steps) < 2 or steps.max() - steps.min() < 0.2 * steps.mean():
         return ""
-    text = f" From batch to batch it is {listed([f'{step:.1f}' for step in steps])} µs, which is not even. "
+    text = "**Where the rough model of launches misses.** From batch to batch a further token costs "
+    text += f"{listed([f'{step:.1f}' for step in steps])} µs by the event clock, not the same each time"
     low = steps[steps < kernel]
     if len(low):
         at = low.idxmin()
         before = us.index[us.index.get_loc(at) - 1]
-        text += f"**From {before} to {counted(at, 'token')} it is less than the kernel itself takes, which "
-        text += "the model does not allow**: so our record fits the model of launches no better than the "
-        text += "source's. Each batch was timed on its own. "
+        text += f". From {before} to {counted(at, 'token')} it is less than the kernel itself takes, which "
+        text += "the model does not allow"
+    text += ". Each batch was timed on its own. "
     return f"{text}Why the steps differ was not recorded."

@@ -50,35 +50,30 @@ def _as_launches_do(rest: Rows) -> bool:
 
 
 def kernel_or_launches(theirs: Rows, kernels: Rows) -> str:
-    """Whether the source's loop lost by its kernels or by its launches, where its table has it lose first,
-    as far as the source's times tell; in plain words.
+    """Whether the source's loop lost by its kernels or by its launches, as far as the source's times tell;
+    in plain words.
     """
     timed, lost = _lost_with_launches(theirs, PROFILED), loses_from(kernels)
-    later = (
-        f"rom {lost} tokens on, by the profiler's times, the kernels lose by themselves: the loop reads all "
-    )
-    later += "weights again for each token."
+    text = f"From {lost} tokens on the kernels lose by themselves: the loop reads all weights again for each "
+    text += "token."
     if timed is None or timed < 2 or timed >= lost:
-        return f"The kernels, not the launches. With weights from DRAM, f{later}"
-    clocks = f"At {timed} tokens the loop lost by the source's event clock. By its profiler, which counts "
-    clocks += "kernels alone with weights from DRAM, it would have won"
+        return text
     if _as_launches_do(left_over(theirs, kernels)["rest"]):
-        return f"Probably the launches, for few tokens. {clocks}. F{later}"
-    return f"Partly unknown. {clocks}; the time between the two does not fit launches. F{later}"
+        return f"{text} At {timed} it is probably the launches."
+    return f"{text} At {timed} the record cannot tell kernels from launches."
 
 
 def in_figures(theirs: Rows, kernels: Rows) -> str:
     """The same with its figures, for the end of the page."""
     timed, lost = _lost_with_launches(theirs, PROFILED), loses_from(kernels)
-    later = f"rom {lost} tokens on the kernels lose"
+    later = f"rom {lost} tokens on the kernels lose, by the profiler's times"
     if timed is None or timed < 2 or timed >= lost:
-        return f"By the source's profiler, from DRAM, f{later}."
-    known = "probably the launches" if _as_launches_do(left_over(theirs, kernels)["rest"]) else "not known"
-    text = f"At {timed} tokens {known}: by the source's profiler, from DRAM, {timed} kernels alone take "
-    text += (
-        f"{timed * kernels['fused']:.0f} µs, and FP16's {kernels['fp16']:.0f}, but by its event clock the "
+        return f"F{later}."
+    known = "probably launches" if _as_launches_do(left_over(theirs, kernels)["rest"]) else "not known"
+    return (
+        f"F{later}. At {timed} it is {known}: {timed} kernels alone take {timed * kernels['fused']:.0f} µs, "
+        f"and FP16's {kernels['fp16']:.0f}."
     )
-    return f"{text}loop lost. F{later}, by the profiler's times."
 
 
 def published_by_batch(drawn: Any, theirs: Rows, kernels: Rows) -> tuple[str, Rows]:
@@ -93,30 +88,13 @@ def published_by_batch(drawn: Any, theirs: Rows, kernels: Rows) -> tuple[str, Ro
         text = f"At {name}, by its event clock, the source has {one['gain']:.2f} times the speed of FP16 for "
         text += f"{one['batch']:.0f} token, and {last['gain']:.2f} times for {last['batch']:.0f}."
         text += _slow_baseline(first, kernels if name == PROFILED else None)
-        display.say(text + _smaller_yet_slower(theirs, name))
+        display.say(text)
     title = f"The source's table: {name}, {LAPTOP}, event clock, the same weights each time"
     display.table(published, NAMES, FORMS, title)
     for other, rows in theirs[theirs["shape"] != name].groupby("shape", sort=False):
         title = f"The source's other table: {other}, {LAPTOP}, event clock, the same weights each time"
         display.table(rows, NAMES, FORMS, title, folded=True)
     return name, published
-
-
-def _smaller_yet_slower(theirs: Rows, name: str) -> str:
-    """Whether the source's other matrix is smaller and yet took longer for one token; nothing if not."""
-
-    def size(shape: str) -> int:
-        n, k = (int(part.replace(",", "")) for part in shape.split(" × "))
-        return n * k
-
-    us = theirs[theirs["batch"] == 1].set_index("shape")["fused"].dropna()
-    text = ""
-    for other in us.index.drop(name, errors="ignore"):
-        if name in us.index and size(other) < size(name) and us[other] > us[name]:
-            text += f" And {other}, {size(name) / size(other):.1f} times smaller, takes longer for one token "
-            text += f"in its other table: {us[other]:.0f} µs, against {us[name]:.0f}. So this clock counts "
-            text += "more than kernels."
-    return text
 
 
 def _slow_baseline(rows: Rows, kernels: Rows | None) -> str:
@@ -129,45 +107,53 @@ def _slow_baseline(rows: Rows, kernels: Rows | None) -> str:
     text = f" **That first gain rests on one slow FP16 time**: {one['fp16']:.0f} µs, where more tokens take "
     text += f"less, down to {least['fp16']:.0f} µs for {least['batch']:.0f}. "
     if kernels is not None and kernels["fp16"] < one["fp16"]:
-        text += f"By the profiler FP16's kernel takes {kernels['fp16']:.0f} µs for one token; what the clock "
-        text += "counted beside it is not recorded. "
+        text += f"By the profiler FP16's kernel takes {kernels['fp16']:.0f} µs. "
     text += f"Over {least['fp16']:.0f} µs the same {one['fused']:.0f} µs are a gain of "
     return f"{text}{least['fp16'] / one['fused']:.2f}."
 
 
 def without_launches(theirs: Rows, kernels: Rows) -> int:
     """Draw what the source's kernel times say of its loop without launches, beside FP16 and beside its
-    clock's times, and say what that leaves open; the number of tokens from which on the loop's kernels lose.
+    clock's times, and say it; the number of tokens from which on the loop's kernels lose.
     """
     sweep = theirs[theirs["shape"] == PROFILED].set_index("batch").sort_index()
     ratio, lost, rows = kernels["fp16"] / kernels["fused"], loses_from(kernels), left_over(theirs, kernels)
     title = f"The loop and FP16 on the {LAPTOP}, {PROFILED}"
     fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=3.6)
     ours, halves = plot.FORMAT_COLOURS["int4_g128"], plot.FORMAT_COLOURS["fp16"]
-    plot.series(ax, rows["batch"], rows["fused"], label="loop, event clock", colour=ours)
-    plot.series(ax, rows["batch"], rows["alone"], label="loop, kernels alone", colour=ours)
-    timed = sweep["fp16"].dropna()
-    plot.series(ax, timed.index, timed, label="FP16, event clock", colour=halves)
     level = [float(kernels["fp16"])] * len(rows)
-    plot.series(ax, rows["batch"], level, label="FP16, kernel alone", colour=halves)
+    timed = sweep["fp16"].dropna()
+    plot.series(ax, rows["batch"], rows["fused"], label="loop, event clock", colour=ours)
+    alone = plot.series(ax, rows["batch"], rows["alone"], label="loop, kernels alone", colour=ours)
+    plot.series(ax, timed.index, timed, label="FP16, event clock", colour=halves)
+    once = plot.series(ax, rows["batch"], level, label="FP16, kernel alone", colour=halves)
+    for line in (alone, once):  # one token was profiled; the rest follows from it
+        line.set_markevery([0])
     ax.set_xticks(list(rows["batch"]), [f"{tokens:.0f}" for tokens in rows["batch"]])
     plot.round_ticks(ax)
     plot.label_ends(ax)
     plot.show(
         fig,
-        f"{title}; kernels alone: the profiler's times of one token, from DRAM, the loop's once for each "
-        f"token, FP16's once for all. By these the loop loses from {lost} tokens on.",
+        f"{title}. Kernels alone: one token was profiled, with weights from DRAM (the marker); the lines "
+        "without markers are computed from it, the loop's time once for each token, FP16's once for all.",
     )
-    text = f"- **By the profiler, kernels alone, from DRAM, the loop loses from {lost} tokens on**: it takes "
+    text = f"**By the profiler's times the loop loses from {lost} tokens on.** It takes "
     text += f"{kernels['fused']:.0f} µs for each token. FP16's kernel reads its weights once, in "
-    text += f"{kernels['fp16']:.0f} µs for one token; we take the same for a few. For one the loop has "
-    text += f"{ratio:.2f} times the speed of FP16, where {sweep['gain'].iloc[0]:.2f} were published.\n"
+    text += f"{kernels['fp16']:.0f} µs for one token, and we take the same for a few. For one token the loop "
+    text += f"has {ratio:.2f} times the speed of FP16; {sweep['gain'].iloc[0]:.2f} were published."
     first = _lost_with_launches(theirs, PROFILED)
     if first and first < lost:
-        text += f"- By the source's event clock it lost from {first} on. {_told_by_the_rest(rows, first)}\n"
-    several = sweep["fp16"][sweep.index > 1].dropna()
-    if len(several):
-        text += f"- {_cached(several, float(kernels['fp16']))}\n"
+        text += f" By the source's event clock it lost from {first} on already."
+    display.say(text)
+    return lost
+
+
+def left_open(theirs: Rows, kernels: Rows) -> list[str]:
+    """What the source's times leave open, a paragraph each; its table of what the clock counts beside the
+    loop's kernels is shown.
+    """
+    sweep = theirs[theirs["shape"] == PROFILED].set_index("batch").sort_index()
+    lost, rows, first = loses_from(kernels), left_over(theirs, kernels), _lost_with_launches(theirs, PROFILED)
     names = {"batch": "Tokens", "fused": "Event clock (µs)", "alone": "Kernels alone (µs)"}
     names |= {"rest": "Left over (µs)"}
     forms = {"fused": "{:,.0f}", "alone": "{:,.0f}"}
@@ -175,8 +161,9 @@ def without_launches(theirs: Rows, kernels: Rows) -> int:
         f"The loop's event time less its kernels, each {kernels['fused']:.1f} µs as profiled: {PROFILED}"
     )
     display.table(rows.assign(rest=rows["rest"].map(_us)), names, forms, f"{caption}, {LAPTOP}")
-    display.say(text.strip())
-    return lost
+    parts = [_told_by_the_rest(rows, first)] if first and first < lost else []
+    several = sweep["fp16"][sweep.index > 1].dropna()
+    return [*parts, _cached(several, float(kernels["fp16"]))] if len(several) else parts
 
 
 def _us(time: float) -> str:
@@ -187,17 +174,20 @@ def _us(time: float) -> str:
 def _told_by_the_rest(rows: Rows, first: int) -> str:
     """What the time beside the kernels tells of the loop's loss at `first` tokens, in words."""
     rest = rows.set_index("batch")["rest"]
-    text = f"Are the {rest[first]:.0f} µs beside its {first} kernels launches? "
+    text = (
+        f"**Why the loop lost at {first} tokens.** Are the {rest[first]:.0f} µs beside its {first} kernels "
+    )
+    text += "launches? "
     if _as_launches_do(rest):
-        text += "What is left over grows with the launches, so **probably they are**; "
+        text += "What is left over grows with the launches, so probably they are; "
         return f"{text}the source did not record them."
     later = rest[rest.index > first]
     if len(later) and later.min() < rest[first]:
         text += f"More launches cannot cost less, but {later.idxmin()} tokens leave {_us(later.min())}. "
     if rest.min() < 0:
-        text += "A time below 0 means that the kernels themselves took less under that clock than by the "
-        text += "profiler, perhaps with cached weights. "
-    return f"{text}**So the record cannot tell why the loop lost at {first} tokens.**"
+        text += "Below 0 the kernels took less under that clock than by the profiler, perhaps with cached "
+        text += "weights. "
+    return f"{text}So the record cannot tell."
 
 
 def _cached(several: Rows, alone: float) -> str:
@@ -207,10 +197,10 @@ def _cached(several: Rows, alone: float) -> str:
     n, k = (int(size.replace(",", "")) for size in PROFILED.split(" × "))
     moved, least = 2 * n * k / 1e3, several.min()  # KB, so that KB / us is GB/s
     laptop = device.get("rtx-4070-laptop")
-    text = f"With cached weights none of this is known. FP16's {moved / 1e3:.1f} MB in the profiled "
-    text += f"{alone:.0f} µs are {moved / alone:.0f} GB/s, and the laptop's memory has "
-    text += f"{laptop.dram_gb_s:.0f} (data sheet). In "
-    text += f"the table above FP16 takes {least:.0f} µs for {several.idxmin()} tokens"
+    text = "**The source's kernels with cached weights.** FP16's "
+    text += f"{moved / 1e3:.1f} MB in the profiled {alone:.0f} µs are {moved / alone:.0f} GB/s; the laptop's "
+    text += f"memory has {laptop.dram_gb_s:.0f} (data sheet). By the event clock FP16 takes {least:.0f} µs "
+    text += f"for {several.idxmin()} tokens"
     if moved / least > laptop.dram_gb_s:
         text += f", {moved / least:.0f} GB/s: more than DRAM delivers, so its weights were cached (L2: "
         text += f"{laptop.l2_mb:.0f} MiB)"
@@ -228,10 +218,10 @@ def laptop_gains(theirs: Rows, kernels: Rows) -> None:
         lines.append(("event", "may be cached", least["fp16"], one["fused"]))
         worth.append(f"over FP16's least time, of {least['batch']:.0f} tokens")
     lines.append(("profiler", "in DRAM", kernels["fp16"], kernels["fused"]))
-    worth.append("kernels alone; no graph was captured")
+    worth.append("kernels alone")
     table = pd.DataFrame(lines, columns=["clock", "cache", "fp16", "fused"]).assign(worth=worth)
     table["gain"] = table["fp16"] / table["fused"]
     names = {"gain": "Gain over FP16", "clock": "Clock", "cache": "Weights", "fp16": "FP16 (µs)"}
     names |= {"fused": "Fused (µs)", "worth": "What it is"}
     forms = {"gain": "{:.2f}", "fp16": "{:.0f}", "fused": "{:.0f}"}
-    display.table(table, names, forms, f"One token on the {LAPTOP}, {PROFILED}: which gain is which")
+    display.table(table, names, forms, f"One token on the {LAPTOP}, {PROFILED}: which gain is which", True)

@@ -37,11 +37,12 @@ def slow_and_fast_memory(here: Lab, drawn: Any, one_shape: Rows, kernels: Rows) 
         text += "So memory alone does not set its time.\n"
     text += f"- {here.run['gpu']}, by our graph clock: it takes {alone['fused']:.1f} µs, {here_share:.0%} of "
     text += f"the measured {read:,.0f} GB/s. FP16's {weights['fp16'] / 1e3:.1f} MB take "
-    text += f"{alone['fp16']:.1f} µs. Memory is {read / laptop.dram_gb_s:.0f} times as fast as the laptop's, "
+    text += f"{alone['fp16']:.1f} µs. The roof measured here is {read / laptop.dram_gb_s:.0f} times "
+    text += "the laptop's data sheet, "
     text += f"for {int(here.run['sms']) / laptop.sms:.1f} times as many SMs. "
     if here_share < _BOUND:
         text += "So the INT4 bytes do not set the time, and being fewer they save little. What does, "
-        text += "[04b](04b_ladder.ipynb) finds out: this kernel is its rung 1."
+        text += "[04b](04b_ladder.ipynb) found out: this kernel is its rung 1."
     else:
         text += "So here, too, memory sets the time."
     display.say(text)

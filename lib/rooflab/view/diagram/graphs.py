@@ -89,7 +89,7 @@ def two_clocks(call: float, kernel: float, count: int = 4, first: float | None =
         + f" and its kernel {kernel:.0f} µs: between two stamps each further launch adds {period:.0f} µs. "
         f"Replayed as a graph it adds {kernel:.0f} µs."
     )
-    return single("What two clocks count", says, canvas)
+    return single("What two clocks count: a rough first model", says, canvas)
 
 
 def capture(chain: pd.DataFrame) -> Drawing:

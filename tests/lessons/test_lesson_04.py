@@ -291,7 +291,7 @@ def test_a_shape_that_no_peer_takes_is_named_beside_the_others(monkeypatch):
     shown: list[str] = []
     monkeypatch.setattr(lesson_04c.display, "say", shown.append)
     tables: list[pd.DataFrame] = []
-    monkeypatch.setattr(lesson_04c.display, "table", lambda table, *_: tables.append(table))
+    monkeypatch.setattr(lesson_04c.display, "fold_parts", lambda _, parts: tables.append(parts[1][0]))
     places = pd.MultiIndex.from_tuples([(4096, 4096, 1), (12345, 4096, 1)], names=["n", "k", "batch"])
     times = pd.DataFrame({"ours": [10.0, 30.0], "humming": [12.0, np.nan]}, index=places)
     lesson_04c.against_peers(times, [(4096, 4096), (12345, 4096)], [1, 8])
@@ -306,7 +306,7 @@ def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains
         "Ours is ahead of FP16 up to 1 token on 8,960 × 1,536; at all numbers timed, up to 256 tokens on "
         "28,672 × 8,192. By the bounds INT4 itself gains nothing beyond 161 tokens."
     )
-    assert lesson_04c_gain.stops_in_short(gains).endswith("up to 1 to 256 tokens, by shape.")
+    assert lesson_04c_gain.stops_in_short(gains).endswith("up to 1 token, on the best up to 256.")
     gains.loc[(28672, 8192), 256] = 1.0
     assert lesson_04c_gain.stops(gains).endswith("; up to 96 on 28,672 × 8,192.")
     assert "at all numbers timed" in lesson_04c_gain.stops(gains[[1]], 161.0)
@@ -318,7 +318,7 @@ def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains
 def test_the_fall_of_a_gain_is_laid_to_arithmetic_only_where_the_bounds_fall():
     table = pd.DataFrame({"n": 4096, "k": 4096, "batch": [1, 32, 64], "allowed": [3.8, 3.7, 2.5]})
     text = lesson_04c_gain._falls(table.assign(gain=[3.0, 2.0, 1.5]), [1, 32, 64])
-    assert "allow falls by 3%, the measured one falls by 33%. **So up to there arithmetic is not" in text
+    assert "allow falls by 3%, the measured one falls by 33%. **So up to there the operations" in text
     assert text.endswith("is a cause.")
     text = lesson_04c_gain._falls(table.assign(gain=[3.0, 3.0, 3.1]), [1, 32, 64])
     assert "not the main cause" not in text and "is a cause" not in text
@@ -354,7 +354,7 @@ def test_the_clock_s_loser_is_named_by_what_the_kernels_take_and_what_is_left_ov
     )
     assert list(lesson_04d_laptop.left_over(falls, fast)["rest"]) == [50, 90, -10]
     told = lesson_04d_laptop._told_by_the_rest(lesson_04d_laptop.left_over(falls, fast), 2)
-    assert "8 tokens leave −10" in told and "below 0" in told and "cannot tell" in told
+    assert "8 tokens leave −10" in told and "Below 0" in told and "cannot tell" in told
     told = lesson_04d_laptop._told_by_the_rest(lesson_04d_laptop.left_over(grows, fast), 2)
     assert "probably they are" in told and "cannot" not in told
 

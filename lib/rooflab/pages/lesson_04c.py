@@ -40,7 +40,7 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     gain = (theirs.drop_duplicates("batch").set_index("batch")["median_us"] / us).dropna()
     last, gpu = us.index[-1], here.run["gpu"]
     picked = [str(ours["impl"].iloc[at]).partition("_")[0] for at in (0, -1)]
-    answer = f"For {drawn[0]:,} × {drawn[1]:,} weights on the {gpu}, each read once for all, {last} tokens "
+    answer = f"For {drawn[0]:,} × {drawn[1]:,} weights on the {gpu}, read once for all tokens, {last} tokens "
     answer += f"take {us[last] / us.iloc[0]:.1f} times as long as {us.index[0]}"
     if picked[0] != picked[1]:
         answer += f", with the kernel that suits each (rungs {picked[1]} and {picked[0]})"
@@ -99,14 +99,17 @@ def bounds_by_batch(
         ax.plot(tokens, math, ":", color="#555555", linewidth=1.4, zorder=2)
         _beside_start(ax, tokens[0], math[0], "operations, either format", "#555555", (26, 0))
     for label, format in (("INT4", "int4_g128"), ("FP16", "fp16")):
-        least = [bound_us(*drawn, batch, format, read_roof, peak) for batch in tokens]
-        line = plot.series(ax, tokens, least, label=f"{label} bound")
+        meets = round(crossing(format, read_roof, peak)) if peak else 0
+        inside = tokens[0] < meets < tokens[-1]
+        along = sorted({*tokens, meets}) if inside else tokens  # the crossing is a corner of the line
+        least = [bound_us(*drawn, batch, format, read_roof, peak) for batch in along]
+        line = plot.series(ax, along, least, label=f"{label} bound")
+        line.set_marker("")
         _beside_start(ax, tokens[0], least[0], f"{label} bound", line.get_color(), (0, 6))
-        meets = crossing(format, read_roof, peak) if peak else None
-        if meets and tokens[0] < meets < tokens[-1]:
-            at = (meets, bound_us(*drawn, round(meets), format, read_roof, peak))
+        if inside:
+            at = (meets, bound_us(*drawn, meets, format, read_roof, peak))
             ax.plot(*at, "o", color=plot.ROOF_COLOUR, markersize=6, zorder=5)
-            text = f"{meets:.0f} tokens"
+            text = f"{meets} tokens"
             ax.annotate(text, at, (-3, 6), textcoords="offset points", ha="right", fontweight="bold")
     ticks = [batch for batch in tokens if batch.bit_count() == 1]
     ax.set_xticks(ticks, [str(batch) for batch in ticks])
@@ -289,23 +292,23 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
         seen = {name: n for name in peers if (n := times[name].count())}
         few = {name: n for name, n in seen.items() if n < len(ahead)}
         text = f"**Ours is faster than {listed([name for name in seen if name not in few]) or 'any peer'} at "
-        text += (
-            f"{(ahead > 1).sum()} of {len(ahead)} points**: from {ahead.min():.2f} times the speed of the "
+        text += f"{(ahead > 1).sum()} of {len(ahead)} points.**"
+        display.say(text)
+        text = (
+            f"From {ahead.min():.2f} times the speed of the fastest at {low}, to {ahead.max():.2f} at {high}."
         )
-        text += f"fastest at {low}, to {ahead.max():.2f} at {high}."
         for name, n in few.items():
             slow = (times[name] / times["ours"]).dropna()
             text += (
                 f" {name}, timed at {n} of them, takes {slow.min():.2g} to {slow.max():.2g} times as long."
             )
-        display.say(text)
         table = pd.DataFrame({"shape": [f"{n:,} × {k:,}" for n, k in shapes]})
         for b in some:
             each = [ahead.get((n, k, b)) for n, k in shapes]
             table[f"b{b}"] = ["no peer" if one is None else f"{one:.2f}" for one in each]
         names = {"shape": "n × k"} | {f"b{b}": counted(b, "token") for b in some}
         title = "Ours, how many times as fast as the fastest peer"
-        display.table(table, names, {}, title, True)
+        display.fold_parts("Against other INT4 kernels, point by point", [text, (table, names, {}, title)])
 
 
 def states_compared(here: Lab, gpu: str) -> None:

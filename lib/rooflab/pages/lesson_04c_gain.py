@@ -70,7 +70,8 @@ def stops_in_short(gains: Rows) -> str:
         return ""
     if min(ends) == max(ends):
         return f"Ours is ahead of FP16 up to {counted(max(ends), 'token')}."
-    return f"Ours is ahead of FP16 up to {min(ends)} to {max(ends)} tokens, by shape."
+    text = f"On every shape ours is ahead of FP16 up to {counted(min(ends), 'token')}"
+    return f"{text}, on the best up to {max(ends)}."
 
 
 def _ends(gains: Rows) -> dict[Any, tuple[int, int | None]]:
@@ -163,8 +164,11 @@ def _falls(table: Rows, batches: list[Any]) -> str:
         text += f"From {start} to {counted(end, 'token')} the gain that the bounds allow {_to(bound)}, the "
         text += f"measured one {_to(seen)}. "
         if end == flat[-1] and (seen < 0.9 * bound).all():
-            text += "**So up to there arithmetic is not the main cause**: each against its own bound, ours "
-            text += "falls back behind FP16. "
+            text += (
+                "**So up to there the operations that the bound counts are not the main cause**: our time "
+            )
+            text += "moves further from its bound than FP16's from its own. Unpacking and empty columns of a "
+            text += "build are not in the bound. "
         elif end == last and (bound < 0.9).all() and (seen < 1).all():
             text += "There more arithmetic, which INT4 does not save, is a cause."
     return text
@@ -181,7 +185,7 @@ def _to(ratio: Any) -> str:
 def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> None:
     """Count the registers that hold sums: rung 11's at its last number of tokens, rung 12's and 13's."""
     case = study.chosen(*drawn, batches[-1], here.sized)
-    text = "Rung 11 holds the sums of all its tokens in registers of one block. "
+    text, counts = "Rung 11 holds the sums of all its tokens in registers of one block. ", ""
     if case.impl == "11_tma":
         macros = study.own_rung(case)[1]
         threads = 128 * macros["ROW_GROUPS"] * macros["K_GROUPS"]
@@ -189,17 +193,23 @@ def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> 
         each = units * _TILES_OF * tokens // 128
         used = here.measure("int4", here.held("int4", [case]))["registers"].dropna()
         most = _REGISTERS // threads
-        text += f"At {drawn[0]:,} × {drawn[1]:,} and {batches[-1]} tokens {threads} threads share an SM's "
-        text += f"{_REGISTERS:,} registers, {most} each"
-        text += f". The build uses {used.iloc[0]:.0f}, " if len(used) else ". The build uses "
-        text += f"{each} of them for sums ({units} × {_TILES_OF} rows × {tokens} tokens ÷ 128 threads); "
-        text += f"twice the tokens need {2 * each} for sums"
-        text += " alone. " if 2 * each >= most else ". "
-        text += "Smaller blocks of rung 11 for more tokens were not recorded. "
+        text += (
+            f"In its build for {batches[-1]} tokens twice as many would not fit. " if 2 * each >= most else ""
+        )
+        counts = f"At {drawn[0]:,} × {drawn[1]:,} and {batches[-1]} tokens {threads} threads share an SM's "
+        counts += f"{_REGISTERS:,} registers, {most} each"
+        counts += f". The build uses {used.iloc[0]:.0f}, " if len(used) else ". The build uses "
+        counts += f"{each} of them for sums: a warpgroup of 128 threads has {counted(units, 'unit')} of "
+        counts += (
+            f"{_TILES_OF} rows, so {units} × {_TILES_OF} rows × {tokens} tokens ÷ 128. Twice the tokens "
+        )
+        counts += f"need {2 * each} for sums"
+        counts += " alone. " if 2 * each >= most else ". "
+        counts += "Smaller blocks of rung 11 for more tokens were not recorded."
     found = re.search(r"setmaxnreg_more<(\d+)>", rungs[11].path.read_text())
     if found:
-        text += (
-            f"In rungs 12 and 13 only two warpgroups multiply, with {found[1]} registers a thread: room for "
-        )
-        text += "128 sums, those of 64 rows × 256 tokens for each of the two."
-    display.say(text)
+        text += f"In rungs 12 and 13 only two warpgroups multiply, with {found[1]} registers a thread: room "
+        text += "for 128 sums, those of 64 rows × 256 tokens for each of the two."
+    display.say(text.strip())
+    if counts:
+        display.fold_parts("The registers counted", [counts])

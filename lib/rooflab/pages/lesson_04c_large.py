@@ -90,17 +90,18 @@ def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab) -
         f"Our fastest product, {top['shape']} with {top['batch']} tokens, reaches {top['rate']:.0f} TFLOP/s"
     )
     text += (
-        f", {beyond['rate'].max() / peak:.0%} of the peak that [lesson 01b](01b_roofs.ipynb) measured."
+        f", {beyond['rate'].max() / peak:.1%} of the peak that [lesson 01b](01b_roofs.ipynb) measured."
         if peak and source is here
         else "."
     )
-    display.say(text + _picked(beyond))
-    lines = []
+    display.say(text)
+    picked = _picked(beyond)
+    lines = [picked.strip()] if picked else []
     for row in beyond.rename(columns={"FP16 cuBLAS": "fp16", "two-op": "unpacked"}).itertuples():
         line = f"{row.shape}, {row.batch} tokens: ours (rung {row.rung}) {row.ours:.1f} µs "
         line += f"({row.rate:.0f} TFLOP/s), "
         lines.append(line + f"FP16 {row.fp16:.1f} µs, two-op {row.unpacked:.1f} µs")
-    display.fold_items("The times", lines)
+    display.fold_items("The times, and which rung was picked", lines)
 
 
 def _picked(beyond: Rows) -> str:

@@ -64,10 +64,10 @@ def _shared(picks: dict[str, list[int]], batches: list[Any]) -> str:
     at = [batch for row in picks.values() for batch, rung in zip(batches, row, strict=True) if rung == 9]
     if not at or max(at) == batches[-1]:
         return ""
-    text = (
-        f" Rung 9 shares x, which matters most with many tokens; but beyond {counted(max(at), 'token')} it "
+    return (
+        f" Rung 9 is picked up to {counted(max(at), 'token')} only. Beyond, rungs 10 and 11 keep its shared "
+        "copy of x and multiply with `wgmma`."
     )
-    return f"{text}loses to the rungs with `wgmma`. What it brings there over rung 8 was not recorded."
 
 
 def _spans(row: list[int], batches: list[Any]) -> str:

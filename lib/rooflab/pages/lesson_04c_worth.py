@@ -31,7 +31,7 @@ def worth_by_batch(here: Lab, read_roof: float, peak: float | None) -> None:
     missing = [batch for batch in asked if batch not in whole.index]
     if len(whole):
         _draw(here, whole, read_roof, peak)
-        display.say(_compared(whole) + _instructions(here))
+        display.say(_compared(whole) + _instructions(here, whole))
     if missing:
         at = f"{listed(missing)} {'token' if missing == [1] else 'tokens'}"
         display.say(
@@ -60,7 +60,7 @@ def _draw(here: Lab, whole: Rows, read_roof: float, peak: float | None) -> None:
     style = {"color": "#1A1A1A", "linestyle": "--", "linewidth": 1.8, "zorder": 4, "label": "bound"}
     ax.vlines(least, places - 0.46, places + 0.46, **style)
     parts = {"rung 9: mma": whole[9], "rung 10: wgmma": whole[10], "rung 11: wgmma, TMA": whole[11]}
-    names = [counted(batch, "token") for batch in whole.index]
+    names = [counted(batch, "token") + ", untuned" * (batch == 1) for batch in whole.index]
     plot.grouped(ax, names, parts, most=1.12 * float(whole.max().max()), form=".1f")
     said = f"{title} on {here.run['gpu']}. "
     untuned = 1 in whole.index
@@ -70,7 +70,7 @@ def _draw(here: Lab, whole: Rows, read_roof: float, peak: float | None) -> None:
         said += "For one token all three have the constants of their sources, untuned"
         tuned = here.held("int4", [study.chosen(*_SHAPE, 1, here.sized)])
         us = here.measure("int4", tuned)["median_us"].dropna()
-        said += f" (the dispatcher's build takes {us.iloc[0]:.1f} µs). " if len(us) else ". "
+        said += f" (the tuned build that the page uses takes {us.iloc[0]:.1f} µs). " if len(us) else ". "
     bounds = [f"{us:.1f} µs at {name}" for us, name in zip(least, names, strict=True)]
     plot.show(fig, f"{said}The dashed line is the bound: {listed(bounds)}.")
 
@@ -119,7 +119,7 @@ def _where(ratio: Any) -> str:
     return f"It {listed(parts)}."
 
 
-def _instructions(here: Lab) -> str:
+def _instructions(here: Lab, whole: Rows) -> str:
     """What was counted of them for one token: instructions a weight, of rungs 9 and 10."""
     names = [int4.LADDERS["int4"][number - 1].name for number in _NUMBERS]
     cases = [case for case in study.rungs(*_SHAPE) if case.impl in names]
@@ -131,4 +131,8 @@ def _instructions(here: Lab) -> str:
         return ""
     each = 32 * executed.to_numpy() / (_SHAPE[0] * _SHAPE[1])
     text = f"\n\nCounted for one token: {each[0]:.1f} instructions a weight in rung 9, {each[1]:.1f} in rung "
-    return f"{text}10 and {each[2]:.1f} in rung 11. For more tokens they were not counted."
+    text += f"10 and {each[2]:.1f} in rung 11."
+    times = whole.loc[1] if 1 in whole.index else None
+    if times is not None and int(np.argmax(each)) == int(np.argmax(times.to_numpy(float))):
+        text += f" Rung {_NUMBERS[int(np.argmax(each))]}, with the most of them, takes longest there."
+    return f"{text} For more tokens they were not counted."

@@ -94,8 +94,8 @@ def errors() -> pd.DataFrame:
 
 def planted_faults(recorded: Rows, over_plain: float = np.nan) -> None:
     """Show what planted faults do to the largest error, say which the widest allowance does not see and what
-    the gate says; beside the `recorded` error of the least exact kernel on this shape and on its worst, and how many
-    times as much as a plain computation the rungs err at most (`over_plain`).
+    the gate says; beside the `recorded` error of the least exact kernel on this shape and on its worst,
+    and how many times as much as a plain computation the rungs err at most (`over_plain`).
     """
     found = errors()
     allowed = {name: f"{1e3 * most:g} ‰" for name, most in asks.TOLERANCES.items()}

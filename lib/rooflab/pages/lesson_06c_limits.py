@@ -96,9 +96,9 @@ def two_outliers(width: int = 128) -> None:
     apart, rounds = float(np.spacing(np.float16(_PRODUCT))), width // attention_work.SUMS
     display.say(
         f"**The largest error of a score** comes where two outliers meet. Each is four times a number of "
-        f"about 2, so their product is about {_PRODUCT:.0f}. From there on FP16 numbers lie {apart:g} apart, and a rounding "
-        f"takes up to half of that. The sum that the product is in is rounded {rounds} times: {rounds} × "
-        f"{apart / 2:.3f} ÷ √{width} = {_of_outliers(width):.4f}. (A product of {2 * _PRODUCT:.0f} or more "
+        f"about 2, so their product is about {_PRODUCT:.0f}. From there on FP16 numbers lie {apart:g} apart, "
+        f"and a rounding takes up to half of that. The sum that the product is in is rounded {rounds} times: "
+        f"{rounds} × {apart / 2:.3f} ÷ √{width} = {_of_outliers(width):.4f}. (A product of {2 * _PRODUCT:.0f} or more "
         "would cost twice that, and is rarer.)"
     )
 
@@ -326,8 +326,8 @@ def _same_tile(rows: Rows) -> str:
         if f"{first['error']:.3g}" == f"{second['error']:.3g}":
             return f"{text}: alike, so here the late rescale changes nothing."
         return (
-            f"{text}. So the tile is not what sets these two apart. The late rescale can: of what else differs "
-            "between them, packing and who copies, neither touches a row's numbers."
+            f"{text}. So the tile is not what sets these two apart. The late rescale can: of what else "
+            "differs between them, packing and who copies, neither touches a row's numbers."
         )
     return " No two of them differ in one of these alone, so which it is is not recorded."
 
@@ -341,8 +341,9 @@ def in_bf16(here: Lab, seq: int) -> None:
         display.say("**In bfloat16** no error is recorded at this length.")
         return
     limit, error = float(own["error_budget"].min()), float(own["error"].max())
-    text = f"**In bfloat16**, which keeps 8 bits, {own['impl'].nunique()} rungs err by up to {1e3 * error:.1f} ‰ on this "
-    text += f"prompt; the plain computation, with weights and outputs in bfloat16, by {1e3 * limit / 2:.1f}, "
+    text = f"**In bfloat16**, which keeps 8 bits, {own['impl'].nunique()} rungs err by up to "
+    text += f"{1e3 * error:.1f} ‰ on this prompt; the plain computation, with "
+    text += f"weights and outputs in bfloat16, by {1e3 * limit / 2:.1f}, "
     text += f"and the limit is {1e3 * limit:.1f} ‰: "
     display.say(
         text + ("all keep it." if (own["error"] <= own["error_budget"]).all() else "not all keep it.")

@@ -98,8 +98,8 @@ def two_outliers(width: int = 128) -> None:
         f"**The largest error of a score** comes where two outliers meet. Each is four times a number of "
         f"about 2, so their product is about {_PRODUCT:.0f}. From there on FP16 numbers lie {apart:g} apart, "
         f"and a rounding takes up to half of that. The sum that the product is in is rounded {rounds} times: "
-        f"{rounds} × {apart / 2:.3f} ÷ √{width} = {_of_outliers(width):.4f}. (A product of {2 * _PRODUCT:.0f} or more "
-        "would cost twice that, and is rarer.)"
+        f"{rounds} × {apart / 2:.3f} ÷ √{width} = {_of_outliers(width):.4f}. (A product "
+        f"of {2 * _PRODUCT:.0f} or more would cost twice that, and is rarer.)"
     )
 
 

@@ -28,6 +28,7 @@ from rooflab.pages.lesson_06b_rungs import largest_step
 from rooflab.pages.lesson_06b_rungs import rungs_of_the_page as rungs_of_the_page
 from rooflab.pages.lesson_06b_rungs import small_steps as small_steps
 from rooflab.pages.lesson_06b_rungs import worth as worth
+from rooflab.pages.lesson_06b_rungs import worth_of_slices as worth_of_slices
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display, explorer, page, plot
 from rooflab.words import listed
@@ -212,8 +213,14 @@ def _not_asked(shown: Rows) -> str:
     return f" Not recorded: {'; '.join(said)}." if said else ""
 
 
-def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
-    """Show the fastest rung and peer of every kind of shape, folded, and say how the races end."""
+def every_shape(here: Lab, every: Rows, gpu: str) -> None:
+    """Show, behind one line, the fastest rung and peer of every shape, in bursts and sustained."""
+    parts = [*_fastest_by_shape(every, gpu), *_states_compared(here, every, gpu)]
+    display.fold_parts("For reference: every shape, in bursts and sustained", parts)
+
+
+def _fastest_by_shape(every: Rows, gpu: str) -> list[Any]:
+    """How the races of the fastest rung and peer of every kind of shape end, and a table of them."""
 
     def in_words(row):
         words = [f"{row['head_dim']} wide"]
@@ -253,12 +260,6 @@ def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
         "theirs": "Its TFLOP/s",
     }
     forms = dict.fromkeys(("tflop_s", "theirs"), "{:,.0f}")
-    does = pd.DataFrame({"rung": [r.name for r in ladder]})
-    widths = (16, 64, 80, 96, 112, 128, 256, 512)
-    for width in widths:
-        able = study.rungs_for(width)
-        does[width] = ["yes" if name in able else "" for name in does["rung"]]
-    heads = {"rung": "Rung"} | {w: str(w) for w in widths}
     text = (
         f"On the {gpu}, longest prompts of each: {len(table)} kinds of shape, {len(races)} of "
         "them with a peer. "
@@ -267,17 +268,16 @@ def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
     said = [f"{how} the fastest peer on {count}" for how, count in ends_so.items() if count]
     text += f"The fastest rung is {', '.join(said)}." if said else ""
     text += _not_asked(shown)
-    display.say(
-        f"{text} Any length and start, causal or not, with or without a window, heads in groups of any equal "
-        "size: a shape that a rung cannot do is refused with a message, never padded in silence."
-    )
-    display.fold("The fastest rung of every shape", [(table, names, forms, f"On {gpu}")])
-    display.fold("Widths that each rung can do", [(does, heads)])
+    text += " Any length and start, causal or not, with or without a window, heads in groups of any equal "
+    text += "size: a shape that a rung cannot do is refused with a message, never padded in silence.\n\n"
+    text += "*Heads* are those of queries and of keys and values. A *chunk* is the end of a long prompt "
+    text += "against the cache of all before it; *K = V* is one array that serves as both."
+    return [text, (table, names, forms, f"The fastest rung of every shape, {gpu}")]
 
 
-def states_compared(here: Lab, every: Rows, gpu: str) -> None:
-    """Show ours over the fastest peer's speed, rested and sustained, and how far these bursts lie from those
-    of the tables above.
+def _states_compared(here: Lab, every: Rows, gpu: str) -> list[Any]:
+    """Ours over the fastest peer's speed, rested and sustained, and how far these bursts lie from those of
+    the other tables.
     """
     rows = display.power_rows(here, "attention")
     both = states.duels(rows, "attention")
@@ -296,11 +296,13 @@ def states_compared(here: Lab, every: Rows, gpu: str) -> None:
     bursts = [each[each["state"] == "burst"].fillna({"window": 0, "options": ""}) for each in (every, rows)]
     again = bursts[0].merge(bursts[1], on=keys, suffixes=("", "_again"))
     apart = (again["median_us_again"] / again["median_us"] - 1).abs().max()
+    text = "These figures are of a *burst*: the GPU rests before each sample. *Sustained*, the power limit "
+    text += "slows a kernel down ([lesson 00b](00b_clocks.ipynb)). The next table has both states, measured "
+    text += "anew, so where rungs are level another may stand here. "
     if apart == apart:
-        display.say(f"A kernel's time in a burst differs from that of the tables above by up to {apart:.1%}.")
+        text += f"A kernel's time in a burst differs from that of the table above by up to {apart:.1%}. "
     title = f"Speed of ours over the fastest recorded peer's, {gpu}"
-    display.say(states.says(both))
-    display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
+    return [text + states.says(both), (both, states.DUEL, states.DUEL_FORMATS, title)]
 
 
 def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:

@@ -214,8 +214,7 @@ def beside_the_clock(counted: Rows, every: Rows, here: Lab) -> None:
     heads = ("Rung", "Width", "Prompt", "TFLOP/s", "Of the roof", "Tensor cores counted busy")
     caption = "The counted prompt, and one of that length with the heads of the chart of lengths"
     table = pd.DataFrame(said, columns=list(heads))
-    display.table(table, dict(zip(heads, heads, strict=True)), {}, caption)
-    text = "**Why these shares are not those of the chart of lengths**: that has more heads. And 100% is "
+    text = "The chart of lengths has more heads. And 100% is "
     text += "another thing: for the counter, tensor cores that multiply in every cycle"
     recorded = here.roof.get("fp16_tensor")
     if here.spec and recorded:
@@ -224,7 +223,9 @@ def beside_the_clock(counted: Rows, every: Rows, here: Lab) -> None:
         )
         text += f"that a library reached, {recorded.value:,.0f}"
     text += ". Last, masked products are work to the counter and none in a rate."
-    display.say(text)
+    columns = dict(zip(heads, heads, strict=True))
+    asked = "Why these shares are not those of the chart of lengths"
+    display.fold_parts(asked, [text, (table, columns, {}, caption)])
 
 
 def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:

@@ -55,7 +55,14 @@ def drawing_tested(here: Lab, takes: over_time.Lengths) -> None:
     )  # a causal prompt's blocks see half of the keys on average
     drawn, got = _busy(takes, tiles), float(row["tensor_pct"])
     text = f"**Test**: with {row['seq']:,} tokens a block has {tiles} tiles on average. By the arithmetic "
-    text += f"the tensor cores are then busy {drawn:.0f}% of the time; Nsight Compute counted {got:.0f}%. "
+    text += f"the tensor cores are then busy {drawn:.0f}% of the time"
+    roof = here.roof.get("fp16_tensor")
+    if roof and here.spec and roof.value < here.spec.fp16_tensor:
+        drawn *= roof.value / here.spec.fp16_tensor
+        text += f". The drawing's products run at the roof, {roof.value:,.0f} TFLOP/s; 100% of a counter is "
+        text += f"products in every cycle, {here.spec.fp16_tensor:,.0f} TFLOP/s by the datasheet. On that "
+        text += f"scale the drawing's share is {drawn:.0f}%"
+    text += f"; Nsight Compute counted {got:.0f}%. "
     if drawn < _FAR * got:
         display.say(text + "The drawing explains what was counted.")
         return
@@ -63,7 +70,11 @@ def drawing_tested(here: Lab, takes: over_time.Lengths) -> None:
     text += "before it arrives, and how blocks start and end."
     if "11_tma" in rows.index:
         later = float(rows.loc["11_tma", "tensor_pct"])
-        text += f" Rung 11, below, copies by TMA and keeps its blocks: {later:.0f}%."
+        text += f" Rung 11, below, copies by TMA and keeps its blocks: {later:.0f}%"
+        if later > drawn:
+            text += ", more than the drawing's. It may: the drawing's rates are what whole kernels reached, "
+            text += "under the power limit, and a counter counts cycles, however long they are"
+        text += "."
     display.say(text)
 
 

@@ -10,6 +10,7 @@ from rooflab.ops import attention as op
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
 from rooflab.view import display
+from rooflab.words import listed
 
 # The page's sections in their order: rungs, on which each builds, and the question that it answers.
 _SECTIONS = (
@@ -21,12 +22,14 @@ _SECTIONS = (
     (("12_warp_specialised",), "10, 11", "How can warpgroups stop trading scores?"),
 )
 
+_WIDTHS = (16, 64, 80, 96, 112, 128, 256, 512)  # of the recorded heads
+
 
 def rungs_of_the_page() -> None:
     """Show the page's sections in their order: rungs, question, what they build on, widths, GPUs."""
     lines = []
     for names, built_on, question in _SECTIONS:
-        widths = [width for width in study.WIDTHS if set(names) & set(study.rungs_for(width))]
+        widths = [width for width in _WIDTHS if set(names) & set(study.rungs_for(width))]
         where = "9.0 (Hopper)" if names[0] in op.HOPPER else "8.0 or later"
         numbers = ", ".join(name.partition("_")[0] for name in names)
         lines.append((numbers, question, built_on, ", ".join(map(str, widths)), where))
@@ -36,7 +39,8 @@ def rungs_of_the_page() -> None:
         table,
         dict(zip(heads, heads, strict=True)),
         {},
-        "The rungs of this page, in its order; numbers say when they were written",
+        f"The rungs of this page, in its order, and which of the widths {listed(map(str, _WIDTHS))} they do; "
+        "numbers say when they were written",
     )
 
 
@@ -68,10 +72,38 @@ def worth(every: Rows, gpu: str, first: str, second: str) -> None:
         text += f"{gain['gain'].median():.2f} times the speed of rung {before} at the median of {len(gain)} "
         text += f"shapes, from {gain['gain'].min():.2f} to {most['gain']:.2f}, the most {_shape(most)}"
         least = gain.loc[gain["gain"].idxmin()]
-        text += f"; it is slower {_shape(least)}" if least["gain"] < 1 / crossover.LEVEL else ""
+        if most["gain"] < 1:
+            text += "; it is slower on each"
+        elif least["gain"] < 1 / crossover.LEVEL:
+            text += f"; it is slower {_shape(least)}"
     else:
         text += f"{gain['gain'].iloc[0]:.2f} times the speed of rung {before}, on one shape"
     display.say(f"{text}.")
+
+
+def worth_of_slices(every: Rows, gpu: str, width: int) -> None:
+    """Say what rung 8 is worth over rung 3 at the wide head, and over rung 6 where that can do the shape."""
+    old, whole = (_gains(every, name, "8_head_dim_slices") for name in ("3_half2", "6_cp_async"))
+    wide, text = old[old["head_dim"] == width]["gain"], f"*Worth of rung 8 on the {gpu}:* "
+    if wide.empty:
+        text += f"not recorded {width} wide."
+    else:
+        text += (
+            f"{width} wide, {wide.median():.1f} times the speed of rung 3, the latest before it that does "
+        )
+        text += "such heads." if width > 256 else "heads wider than 256."
+    if len(whole):
+        least, most = whole["gain"].min(), whole["gain"].max()
+        rates = f"{least:.2f} to {most:.2f}" if len(whole) > 1 else f"{most:.2f}"
+        text += (
+            f" Where rung 6, whose warps hold whole heads, does the shape as well ({len(whole)} recorded): "
+        )
+        text += f"{rates} times its speed. "
+        if most < 1:
+            text += "So it is slower on each: unlike rung 6's, its warps write partial scores to shared "
+            text += "memory, read them, and wait for each other twice a tile. Rung 8 is for heads that fit "
+            text += "no other way."
+    display.say(text.strip())
 
 
 # The rung that each later one is held against.

@@ -12,11 +12,15 @@ from rooflab.pages.lesson_06c_faults import planted_faults as planted_faults
 from rooflab.pages.lesson_06c_limits import HALF, errors_chart, loud_simulated
 from rooflab.pages.lesson_06c_limits import all_of as _all_of
 from rooflab.pages.lesson_06c_limits import beside_torch as beside_torch
+from rooflab.pages.lesson_06c_limits import in_bf16 as in_bf16
 from rooflab.pages.lesson_06c_limits import nearer_than_torch as nearer_than_torch
 from rooflab.pages.lesson_06c_limits import one_sum as one_sum
+from rooflab.pages.lesson_06c_limits import over_plain as over_plain
 from rooflab.pages.lesson_06c_limits import rounding_errors as rounding_errors
 from rooflab.pages.lesson_06c_limits import rounding_held as rounding_held
 from rooflab.pages.lesson_06c_limits import scores_tested as scores_tested
+from rooflab.pages.lesson_06c_limits import two_keys as two_keys
+from rooflab.pages.lesson_06c_limits import two_outliers as two_outliers
 from rooflab.pages.lesson_06c_memory import memory as memory
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks

@@ -92,9 +92,10 @@ def errors() -> pd.DataFrame:
     return table.assign(**{name: table["error"] <= most for name, most in asks.TOLERANCES.items()})
 
 
-def planted_faults(recorded: Rows) -> None:
+def planted_faults(recorded: Rows, over_plain: float = np.nan) -> None:
     """Show what planted faults do to the largest error, say which the widest allowance does not see and what
-    the gate says; beside the `recorded` error of the least exact kernel on this shape and on its worst.
+    the gate says; beside the `recorded` error of the least exact kernel on this shape and on its worst,
+    and how many times as much as a plain computation the rungs err at most (`over_plain`).
     """
     found = errors()
     allowed = {name: f"{1e3 * most:g} ‰" for name, most in asks.TOLERANCES.items()}
@@ -120,7 +121,8 @@ def planted_faults(recorded: Rows) -> None:
         text += f"{'; '.join(FAULTS[fault] for fault in hidden['fault'])}. "
     if len(seen):
         text += f"The other faults exceed it, and the gate's limit at least {seen['gate'].min():,.0f} times. "
-    text += _by_the_gate(found[found["fault"] == RIGHT].iloc[0], wrong) + _beside(recorded)
+    text += _by_the_gate(found[found["fault"] == RIGHT].iloc[0], wrong)
+    text += _beside(recorded) + _why_twice(wrong, over_plain)
     display.say(text)
 
 
@@ -169,6 +171,20 @@ def _by_the_gate(right: Any, wrong: pd.DataFrame) -> str:
         text += " It exceeds rung 3's wider limit, that of scores added up in FP16, as well: "
         text += f"{least['gate_sums']:.1f} times."
     return text
+
+
+def _why_twice(wrong: pd.DataFrame, over_plain: float) -> str:
+    """What the gate's factor lies between: the worst of the recorded rungs and the smallest fault."""
+    text = "\n\n**Why twice?** The factor is chosen, not derived. "
+    if not over_plain > 0:
+        return f"{text}How far right kernels exceed the plain computation is not recorded here."
+    least = 2 * float(wrong["gate"].min())
+    text += "A right kernel adds in another order than the plain computation, and may err by more: the worst "
+    text += f"rung, on any recorded shape, by {over_plain:.2f} times as much. The smallest fault errs by "
+    text += f"{least:.1f} times as much. "
+    return text + (
+        "A factor of 2 lies between." if over_plain < 2 < least else "A factor of 2 does not lie between."
+    )
 
 
 def _beside(recorded: Rows) -> str:

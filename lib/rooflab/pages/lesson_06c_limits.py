@@ -22,6 +22,7 @@ from rooflab.words import listed
 
 HALF = 2.0**-11  # the most that rounding to FP16 moves a number, over the number
 _LEAST_LIMIT = 2.0**-10  # of a row's largest output: the gate allows FP16 no less
+_PRODUCT = 64.0  # of two outliers, each four times a random number of about 2
 _LABEL = 30  # letters of a line beside a chart
 
 
@@ -61,15 +62,16 @@ def all_of(who: list[str]) -> str:
 
 def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     """Show what rounding costs, by what is rounded, for heads of `width` over `keys` keys; the largest error
-    that is predicted for rungs 1 and 4, over the number.
+    that is predicted for rungs 1, 4 and 3, over the number.
     """
     one = f"{1e3 * HALF:.2f}"
     why = f"{one} at most, ÷ √3 on average"
     rows = [("outputs rounded to FP16", "an output", HALF / np.sqrt(3), HALF, why)]
     why = f"{one} at most; ÷ √3 on average; errors of {keys:,} keys partly cancel: ÷ √{keys:,}"
     rows += [("weights rounded to FP16", "an output", HALF / np.sqrt(3 * keys), HALF, why)]
-    why = f"{one} ÷ √3 a rounding; × √{width} roundings; ÷ √{width}, a score's scale"
-    rows += [("scores added up in FP16 (rung 3)", "a score, absolute", HALF / np.sqrt(3), np.nan, why)]
+    why = f"{one} ÷ √3 a rounding; × √{width} roundings; ÷ √{width}, a score's scale; largest: two outliers"
+    sums = _of_outliers(width)
+    rows += [("scores added up in FP16 (rung 3)", "a score, absolute", HALF / np.sqrt(3), sums, why)]
     rows += [("scores, weights and sums in FP32", "each", 2.0**-24, 2.0**-24, "FP32 keeps 24 bits")]
     guess = pd.DataFrame(rows, columns=["what", "of", "typical", "largest", "why"])
     guess[["typical", "largest"]] *= 1e3
@@ -80,13 +82,50 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
         guess[name] = [_two_digits(value) for value in guess[name]]
     caption = f"What rounding leaves; heads of {width}, {keys:,} keys"
     display.table(guess, names, {}, caption)
-    return {"1_scalar": HALF, "4_mma": 2 * HALF}
+    return {"1_scalar": HALF, "4_mma": 2 * HALF, "3_half2": sums}
+
+
+def _of_outliers(width: int) -> float:
+    """How far a score is off at most whose largest product is that of two outliers, as rung 3 adds it up."""
+    step = float(np.spacing(np.float16(_PRODUCT))) / 2
+    return width // attention_work.SUMS * step / float(np.sqrt(width))
+
+
+def two_outliers(width: int = 128) -> None:
+    """Say what the product of two outliers costs a score of rung 3."""
+    apart, rounds = float(np.spacing(np.float16(_PRODUCT))), width // attention_work.SUMS
+    display.say(
+        f"**The largest error of a score** comes where two outliers meet. Each is four times a number of "
+        f"about 2, so their product is about {_PRODUCT:.0f}. From there on FP16 numbers lie {apart:g} apart, "
+        f"and a rounding takes up to half of that. The sum that the product is in is rounded {rounds} times: "
+        f"{rounds} × {apart / 2:.3f} ÷ √{width} = {_of_outliers(width):.4f}. (A product "
+        f"of {2 * _PRODUCT:.0f} or more would cost twice that, and is rarer.)"
+    )
+
+
+def two_keys(width: int = 128) -> None:
+    """Show how an error of a score reaches an output, by a query that sees two keys."""
+    off = _of_outliers(width)
+    scores, values = np.array([[1.0, 1.0], [1.0 + off, 1.0]]), np.array([3.0, -1.0])
+    weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    outputs = weights @ values
+    lines = []
+    for name, score, weight, output in zip(("exact", "rung 3"), scores, weights, outputs, strict=True):
+        line = f"{name:<7} scores {score[0]:.4f}  {score[1]:.4f}   weights {weight[0]:.5f}  {weight[1]:.5f}"
+        lines.append(f"{line}   output {weight[0]:.5f} × 3 - {weight[1]:.5f} × 1 = {output:.4f}")
+    text = "\n".join(lines)
+    moved = abs(outputs[1] / outputs[0] - 1)
+    display.say(
+        "**From a score to an output.** A query sees two keys with equal scores, whose values are 3 and -1. "
+        f"The first score is off by {off:.4f}:\n\n```text\n{text}\n```\n\n"
+        f"The output is off by {1e3 * moved:.1f} ‰: as much as the score. That is a bad case, with equal "
+        "weights and values of opposite signs; over many keys an output moves less. **So the prediction for "
+        f"rung 3's outputs is: off by up to about {1e3 * off:.1f} ‰.**"
+    )
 
 
 def _two_digits(value: float) -> str:
-    """A figure in two digits without a power of ten; blank for none."""
-    if np.isnan(value):
-        return ""
+    """A figure in two digits without a power of ten."""
     return np.format_float_positional(value, 2, unique=False, fractional=False, trim="-")
 
 
@@ -126,9 +165,9 @@ def loud_simulated() -> tuple[float, float]:
     return float(abs(packed - expected).max() / rms), float(abs(plain - expected).max() / rms)
 
 
-def scores_tested(width: int = 128, tokens: int = 256) -> float:
+def scores_tested(width: int = 128, tokens: int = 256) -> None:
     """Add up scores of random inputs as rung 3 does, on the CPU, and say how far they are off beside what
-    the table predicts; the largest error of a score.
+    the table predicts.
     """
     shape = study.shape_of(study.ladder(width, tokens)[0])
     with ops.on("cpu"):
@@ -139,27 +178,17 @@ def scores_tested(width: int = 128, tokens: int = 256) -> float:
     typical, largest = float(np.sqrt((off**2).mean())), float(off.max())
     worst = np.unravel_index(int(off.argmax()), off.shape)
     product = float(abs(query[worst[0]] * keys[worst[1]]).max())
-    step, rounds = float(np.spacing(np.float16(product))) / 2, width // attention_work.SUMS
-    text = f"**Test** on the CPU, {off.size:,} scores of such inputs: typically off by {typical:.5f}, "
-    text += (
-        f"predicted {HALF / np.sqrt(3):.5f}. The largest error of a score is {largest:.4f}. In that score "
+    most = _of_outliers(width)
+    display.say(
+        f"**Test** on the CPU, {off.size:,} scores of such inputs: typically off by {typical:.5f}, predicted "
+        f"{HALF / np.sqrt(3):.5f}; at most by {largest:.4f}, predicted up to {most:.4f}. The largest product "
+        f"in that score is {product:.0f}" + ("." if largest <= most else ": larger than was assumed.")
     )
-    text += (
-        f"one product is {product:.0f}: one input in 256 is four times as large as the others, and two such "
-    )
-    text += f"meet. FP16 rounds a number of that size by up to {step:.3f}. The sum that it is in is rounded "
-    text += f"{rounds} times, and ÷ √{width} that makes up to {rounds * step / np.sqrt(width):.4f}."
-    text += (
-        "\n\n**A rough prediction for rung 3's outputs**: where a query sees few keys, an output moves by "
-    )
-    text += f"about as much as one weight, and that as its score. So up to about {1e3 * largest:.1f} ‰."
-    display.say(text)
-    return largest
 
 
 def rounding_held(some: Rows, guess: dict[str, float]) -> None:
-    """Show whether the errors of rungs 1 and 4 stay within those predicted, how far rung 3 is from a
-    simulation of its sums, and the gate's limits.
+    """Show whether errors stay within those predicted, how far rung 3 is from a simulation of its sums, and
+    the gate's limits.
     """
     rounds = {"1_scalar": "outputs", "4_mma": "outputs, weights"}
     rounds |= {"3_half2": "outputs, weights, sums of scores"}
@@ -171,13 +200,13 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     table = found.loc[names, ["error", "error_budget"]].reset_index(names="impl")
     table["rounds"], table["predicted"] = ([of.get(n, np.nan) for n in names] for of in (rounds, guess))
     table["simulated"] = [packed if name == "3_half2" else np.nan for name in names]
-    ratio = (table["error"] / table["predicted"])[table["impl"] != "3_half2"]  # that one's is rough
+    ratio = (table["error"] / table["predicted"]).dropna()
     within = table["impl"][ratio.index][ratio <= 1.02]
     beyond = [f"{table['impl'][k]} errs by {r:.1f} times as much" for k, r in ratio.items() if r > 1.02]
     figures = ["predicted", "simulated", "error", "limit"]
     table["limit"] = table["error_budget"]
     table[figures] = 1e3 * table[figures]
-    shown = {"impl": "Rung", "rounds": "Rounds to FP16", "predicted": "Predicted (‰)"}
+    shown = {"impl": "Rung", "rounds": "Rounds to FP16", "predicted": "Predicted, at most (‰)"}
     shown |= {"simulated": "Simulated (‰)", "error": "Measured (‰)", "limit": "The gate's limit (‰)"}
     forms = dict.fromkeys(figures, "{:.2g}")
     if len(table):
@@ -185,19 +214,15 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     said = [f"the prediction holds for {listed(within)}"] if len(within) else []
     text = f"**Verdict on the predictions**: {'; '.join([*said, *beyond]) or 'none was measured'}."
     if packed == packed:
-        text += _simulated(float(found["error"]["3_half2"]), packed, guess.get("3_half2", np.nan))
+        text += _simulated(float(found["error"]["3_half2"]), packed)
     display.say(f"{text}\n\n{_by_limit(some)}")
 
 
-def _simulated(error: float, packed: float, rough: float) -> str:
-    """What a simulation of rung 3's sums says of its error, beside a `rough` prediction."""
-    text = " For 3_half2 "
-    text += f"{1e3 * rough:.1f} ‰ was a rough guess, from scores. " if rough == rough else "there is none. "
-    text += (
-        "It is also *simulated*: the plain computation that the gate takes adds up scores in the same FP16 "
-    )
-    text += f"sums, on the same inputs. That errs by {1e3 * packed:.1f} ‰ of a row's largest output, the "
-    text += f"kernel by {1e3 * error:.1f}. "
+def _simulated(error: float, packed: float) -> str:
+    """What a simulation of rung 3's sums says of its error."""
+    text = " 3_half2 is also *simulated*: the plain computation that the gate takes adds up scores in the "
+    text += f"same FP16 sums, on the same inputs. That errs by {1e3 * packed:.1f} ‰ of a row's largest "
+    text += f"output, the kernel by {1e3 * error:.1f}. "
     if 0.9 < error / packed < 1.1:
         text += "So the kernel rounds as it is thought to. "
     else:
@@ -283,8 +308,54 @@ def _tiles_differ(own: Rows) -> str:
         f"\n\nHopper's rungs round the same numbers, but in other tiles ({'; '.join(said)}), and from rung "
     )
     text += "11 on a row's weights may be relative to an earlier largest score ([06b](06b_wide.ipynb)). Both "
-    text += "change which way a weight rounds. Which of the two makes their errors differ is not recorded."
-    return text
+    return f"{text}change which way a weight rounds.{_same_tile(rows)}"
+
+
+def _same_tile(rows: Rows) -> str:
+    """What two Hopper rungs with tiles of one size, one with the late rescale and one without, tell of the
+    reason for different errors.
+    """
+    old = rows[rows["impl"] == "9_wgmma"]
+    for _, first in old.iterrows():
+        later = rows[rows["keys"].eq(first["keys"]) & rows["impl"].ne(first["impl"])]
+        if later.empty:
+            continue
+        second = later.iloc[0]
+        two = f"{1e3 * first['error']:.2f} and {1e3 * second['error']:.2f} ‰"
+        text = f" {first['impl']} and {second['impl']} have tiles of one size, and err by {two}"
+        if f"{first['error']:.3g}" == f"{second['error']:.3g}":
+            return f"{text}: alike, so here the late rescale changes nothing."
+        return (
+            f"{text}. So the tile is not what sets these two apart. The late rescale can: of what else "
+            "differs between them, packing and who copies, neither touches a row's numbers."
+        )
+    return " No two of them differ in one of these alone, so which it is is not recorded."
+
+
+def in_bf16(here: Lab, seq: int) -> None:
+    """Say in one line how far the builds for bfloat16 err on the prompt of `seq` tokens, and their limit."""
+    cases = [c for c in here.cases("attention") if c.operator == "attention" and c.format == "bf16"]
+    rows = here.measure("attention", [c for c in cases if c.seq == seq]) if cases else pd.DataFrame()
+    own = rows[rows["kind"].eq("own")].dropna(subset=["error"]) if len(rows) else rows
+    if own.empty:
+        display.say("**In bfloat16** no error is recorded at this length.")
+        return
+    limit, error = float(own["error_budget"].min()), float(own["error"].max())
+    text = f"**In bfloat16**, which keeps 8 bits, {own['impl'].nunique()} rungs err by up to "
+    text += f"{1e3 * error:.1f} ‰ on this prompt; the plain computation, with "
+    text += f"weights and outputs in bfloat16, by {1e3 * limit / 2:.1f}, "
+    text += f"and the limit is {1e3 * limit:.1f} ‰: "
+    display.say(
+        text + ("all keep it." if (own["error"] <= own["error_budget"]).all() else "not all keep it.")
+    )
+
+
+def over_plain(here: Lab) -> float:
+    """How many times as much a rung errs at most as half the gate's limit for it, on any recorded shape."""
+    cases = [c for c in here.cases("attention") if c.operator == "attention"]
+    rows = here.measure("attention", cases) if cases else pd.DataFrame()
+    own = rows[rows["kind"].eq("own")] if len(rows) else rows
+    return float((2 * own["error"] / own["error_budget"]).max()) if len(own) else float("nan")
 
 
 def nearer_than_torch(some: Rows, half: float) -> None:

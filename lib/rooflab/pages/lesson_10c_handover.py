@@ -29,6 +29,7 @@ def handed_over(rows: Rows, gpu: Any) -> None:
         mine = found[found["impl"] == impl].sort_values("n")
         if len(mine):
             line = plot.series(ax, mine["n"], mine["median_us"], label=says)
+            line.set_linestyle("-")  # dotted lines are predictions
             ax.plot(mine["n"], mine["predicted_us"], ":", color=line.get_color(), linewidth=1.4)
     widths = sorted(found["n"].unique())
     ax.set_xticks(widths, [f"{int(n):,}" for n in widths])

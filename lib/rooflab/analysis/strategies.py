@@ -221,6 +221,22 @@ def gains(rows: pd.DataFrame, format: str, clock: str = "graph") -> pd.DataFrame
     return wide.sort_values("mb", ignore_index=True)
 
 
+def standings(rows: pd.DataFrame, format: str, batch: int, clock: str = "graph") -> list[str]:
+    """How the fastest way of a format stands against cuBLAS in FP16 at a number of tokens, a word of
+    `crossover.verdict` a matrix.
+    """
+    mine = rows[(rows["clock"] == clock) & (rows["study"] == "regimes") & (rows["batch"] == batch)]
+    halves = mine[(mine["format"] == "fp16") & (mine["impl"] == "cublas")]
+    best, cublas = (
+        part.sort_values("median_us").drop_duplicates(["n", "k"]).set_index(["n", "k"])
+        for part in (mine[mine["format"] == format].dropna(subset="median_us"), halves)
+    )
+    return [
+        crossover.verdict(best.loc[shape], cublas.loc[shape])
+        for shape in best.index.intersection(cublas.index)
+    ]
+
+
 def over_gemv(gain: pd.DataFrame, rows: pd.DataFrame, clock: str = "graph") -> pd.Series:
     """A format's `gains` at one token over the FP16 GEMV instead of cuBLAS, by matrix (n, k), as far as that
     was measured.

@@ -131,7 +131,7 @@ def tokens(rows: Rows, gpu: Any) -> None:
     columns |= {"share2": "Two, of its bound", "share": "Four, of its bound"}
     forms = {"title": "", **dict.fromkeys(("one", "two", "four"), "{:,.0f}"), "gain": "{:.2f}"}
     forms |= dict.fromkeys(("share2", "share"), "{:.0%}")
-    display.table(found, columns, forms, "tokens a second, by the fused way")
+    display.table(found, columns, forms, "Tokens a second by the fused way; one GPU: of the run with four")
     display.say("\n".join(f"- {line}" for line in [*_told(found), *_not_shared(lost), *_prompts(rows, four)]))
 
 
@@ -150,8 +150,8 @@ def _by_gpus(two: Rows, four: Rows) -> Rows:
         for gpus, name, share in ((2, "two", "share2"), (4, "four", "share")):
             row = on[gpus].loc[split.FUSED]
             line |= {name: row["tok_s"], share: row["predicted_us"] / row["median_us"]}
+            line[f"over{gpus}"] = row["median_us"] - row["predicted_us"]
         line["gain"] = line["four"] / line["one"]
-        line |= {"sums": on[4].loc[split.FUSED, "median_us"] - on[4].loc[split.FUSED, "predicted_us"]}
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -161,13 +161,14 @@ def _told(found: Rows) -> list[str]:
     gain = found["four"] / found["two"]
     most, least = found.loc[gain.idxmax()], found.loc[gain.idxmin()]
     layers = {row.title: model_shapes.get(str(row.model)).layers for row in found.itertuples()}
-    over = found.set_index("title")["sums"] / found["title"].map(layers).to_numpy()
+    over = {gpus: found[f"over{gpus}"] / found["title"].map(layers) for gpus in (2, 4)}
+    ends = [f"{each.min():.0f} to {each.max():.0f}" for each in (over[4], over[2])]
     text = f"From two to four {most['title']} gains most, {gain.max():.2f} times"
     if most["title"] != least["title"]:
         text += f", and {least['title']} least, {gain.min():.2f}"
     return [
-        f"{text}. The bound halves but for sums and what each GPU keeps whole; what lies above it does not: "
-        f"{over.min():.0f} to {over.max():.0f} µs a layer on four.",
+        f"{text}. Of the bound the bytes halve, head and all, and the sums stay. What lies above it is "
+        f"{ends[0]} µs a layer on four and {ends[1]} on two.",
     ]
 
 

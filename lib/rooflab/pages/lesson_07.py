@@ -95,6 +95,12 @@ def chosen(lab: Lab) -> None:
             "format:"
         )
         drawing.show()
+    display.say(
+        "The nearest shape is the one with the least |log(n ratio)| + |log(k ratio)|. It counts only where n "
+        f"and k, each larger over smaller, are off by a factor of at most {dispatch.NEAR:g} together. Beyond "
+        "that, and on a GPU without a recording, the dispatcher takes the kernel that "
+        "[lesson 07b](07b_predicting.ipynb)'s law predicts, and says so."
+    )
 
 
 def bounds(lab: Lab, n: int, k: int) -> Rows:
@@ -316,7 +322,8 @@ def spread(rows: Rows, lab: Lab) -> None:
             f"Quartiles: {'; '.join(lines)}.",
             f"The GPU had {hot.temperature_before_c:.0f} °C before the run and "
             f"{hot.temperature_after_c:.0f} °C after.",
-            "Two kernels are level if their quartiles overlap or their medians lie within 2% of each other.",
+            f"Two kernels are level if their medians lie within {crossover.LEVEL - 1:.0%} of each other, or "
+            "their quartiles overlap.",
         ],
     )
 
@@ -331,15 +338,19 @@ def gains_by_format(gains: dict[str, Any], rows: Rows) -> None:
             display.say(f"No race of {strategies.label(format, 'ways')} was recorded.")
             continue
         last = max(sizes)
-        lost = int((gain[last] < 1 / crossover.LEVEL).sum())
-        level = int(gain[last].between(1 / crossover.LEVEL, crossover.LEVEL).sum())
-        total = int(gain[last].notna().sum())
+        words = strategies.standings(rows, format, last)
+        ahead, level, lost = (
+            words.count(word) for word in (crossover.FIRST, crossover.NEITHER, crossover.SECOND)
+        )
         display.say(
             f"**At one token {strategies.label(format, 'is')} {gain[1].min():.1f} to "
-            f"{gain[1].max():.1f} times as fast as FP16 cuBLAS. At {last} tokens, on {total} matrices, it is "
-            f"ahead on {total - lost - level}, level on {level} and behind on {lost}.** Level: within "
-            f"{crossover.LEVEL - 1:.0%}."
+            f"{gain[1].max():.1f} times as fast as FP16 cuBLAS. At {last} tokens, on {len(words)} matrices, "
+            f"it is ahead on {ahead}, level on {level} and behind on {lost}.**"
         )
+    display.say(
+        f"*Level*, here and below: medians within {crossover.LEVEL - 1:.0%} of each other, or quartiles that "
+        "overlap."
+    )
     if text := _over_gemv(gains, rows):
         display.say(text)
 

@@ -268,11 +268,11 @@ def _beside_lesson_08(found: Rows, gpu: Any) -> str:
     )
 
 
-def two_runs(here: Lab) -> None:
-    """Say how one GPU's figures here and in lesson 10c, of another run, differ; nothing without both."""
+def two_runs(here: Lab) -> str:
+    """How one GPU's figures here and in lesson 10c, of another run, differ; "" without both."""
     found = [here.store.read(study) for study in ("links", "split")]
     if any(rows.empty for rows in found):
-        return
+        return ""
     runs = [here.run_of(study) for study in ("links", "split")]
     old, new = (
         rows[rows["operator"] == "decode"].set_index(["model", "format", "impl"])["tok_s"].dropna()
@@ -280,7 +280,7 @@ def two_runs(here: Lab) -> None:
     )
     pairs = [key[:2] for key in old.index if key[2] == links.ALONE and key in new.index]
     if runs[0]["run"] == runs[1]["run"] or not pairs:
-        return
+        return ""
     days = [str(run["run"]).rpartition(".")[0] for run in runs]
     ones = [
         f"{old[*key, links.ALONE]:,.0f} and {new[*key, links.ALONE]:,.0f} for {key[0]} in {FORMATS[key[1]]}"
@@ -289,7 +289,7 @@ def two_runs(here: Lab) -> None:
     ours = [(*key, all_reduce.DEFAULT) for key in pairs]
     twos = [new[key] / old[key] - 1 for key in ours if key in old.index and key in new.index]
     other = ", at different commits of the course" if runs[0]["commit"] != runs[1]["commit"] else ""
-    display.say(
+    return (
         f"One GPU was timed for lesson 10b on {days[0]} and for lesson 10c on {days[1]}{other}: its tokens "
         f"a second are {listed(ones)}."
         + (f" Two with our sums differ by {max(map(abs, twos)):.1%} at most." if twos else "")

@@ -74,7 +74,7 @@ def opening(rows: Rows, here: Lab) -> Opening:
     )
     if len(fused) > 1:
         before = by.loc[least["title"], split.SEPARATE]["gain"]
-        answer += f"; {least['title']}, which gains least, {least['gain']:.2f} times (without the three "
+        answer += f"; {least['title']}, which gains least, {least['gain']:.2f} times (with none of the three "
         answer += f"{before:.2f} times)"
     answer += f".{_no_single(found)}"
     able = (
@@ -152,8 +152,12 @@ def memory(rows: Rows, gpu: Any) -> None:
     if held_gb == held_gb:
         plot.roof_line(ax, held_gb, f"{held_gb:.0f} GB", vertical=True)
         _off_the_line(ax, held_gb)
-    large = listed(table.loc[table["least"] > 1, "title"])
-    fits = f"{large} fits no single one" if large else "each fits one"
+    large = table[table["least"] > 1]
+    fits = f"{listed(large['title'])} fits no single one" if len(large) else "each fits one"
+    if len(large) == 1:
+        over = float(large["1"].iloc[0]) - held_gb
+        fits += f": its weights alone are {abs(over):.1f} GB {'more' if over > 0 else 'less'} than the memory"
+        fits += ", and the KV cache and activations come on top"
     plot.show(fig, f"{caption}, {gpu} ({held_gb:.0f} GB): {fits}.")
     columns = {"title": "Model", "1": "On one GPU (GB)", "2": "On each of two", "4": "On each of four"}
     columns |= {"least": "GPUs needed"}
@@ -171,41 +175,14 @@ def predicted(rows: Rows) -> None:
         each = {impl: split.sum_us(impl, size, 2) for impl in (split.SEPARATE, split.FUSED)}
         lines.append(
             {"title": name, "alone": by.get(links.ALONE), "fused": by.get(split.FUSED)}
+            | {"apart": by.get(split.SEPARATE)}
             | {impl: 2 * layers * us for impl, us in each.items()}
         )
-    columns = {"title": "Model", "alone": "One GPU (µs)", "fused": f"Two, {WAYS[split.FUSED]} (µs)"}
-    columns |= {split.FUSED: "Of these, sums (µs)", split.SEPARATE: "Sums by kernels of their own (µs)"}
-    forms = {"title": "", **dict.fromkeys(("alone", "fused", split.FUSED, split.SEPARATE), "{:,.0f}")}
-    display.table(pd.DataFrame(lines), columns, forms, "bounds of a token, before anything was measured")
-
-
-def handed_over(rows: Rows, gpu: Any) -> None:
-    """Show a sum and a norm of one row by each way, and say what one kernel saves."""
-    found = rows[rows["operator"] == split.FUSED].copy()
-    if found.empty:
-        display.say("No hand-over was measured by itself here.")
-        return
-    ways = {links.NCCL: "NCCL, then a norm", split.SEPARATE: "our sum, then a norm", "1_pdl": "in one kernel"}
-    found["who"] = [ways[impl] for impl in found["impl"]]
-    found["ratio"] = found["median_us"] / found["predicted_us"]
-    spread(found, ".1e")
-    columns = {"n": "Numbers in a row", "who": "Sum and norm", "predicted_us": "Predicted (µs)"}
-    columns |= {"median_us": "Median (µs)", "ratio": "Median ÷ predicted"}
-    forms = {"n": "{:,.0f}", "predicted_us": "{:.1f}", "median_us": "{:.2f}", "ratio": "{:.2f}"}
-    found["order"] = [list(ways).index(impl) for impl in found["impl"]]
-    display.table(found.sort_values(["n", "order"]), columns | {"gate": "Error (allowed)"}, forms)
-    by = found.set_index(["n", "impl"])["median_us"].unstack()
-    saved, wide = by[split.SEPARATE] - by["1_pdl"], by.index.max()
-    nccl, near = by[links.NCCL] / by["1_pdl"], found["ratio"].between(1 / NEAR, NEAR)
-    display.say(
-        f"On the {gpu} one kernel saves {saved.min():.1f} to {saved.max():.1f} µs a hand-over, a launch's "
-        f"worth. Its time grows with the row, because one block, so one SM, stores all packets: "
-        f"{plot.size_text(4 * int(wide))} for {int(wide):,} numbers. NCCL and a norm take "
-        f"{nccl.min():.1f} to {nccl.max():.1f} times as long.\n\n"
-        f"**The prediction** holds within {NEAR - 1:.0%} in {near.sum()} of {len(near)} rows. A launch and "
-        "the crossings leave out what the norm itself does once its numbers are there: its block adds up "
-        "squares, meets at a barrier, writes."
-    )
+    columns = {"title": "Model", "alone": "One GPU (µs)"}
+    columns |= {"apart": f"Two, {WAYS[split.SEPARATE]} (µs)", split.SEPARATE: "Its sums (µs)"}
+    columns |= {"fused": f"Two, {WAYS[split.FUSED]} (µs)", split.FUSED: "Its sums (µs) "}
+    forms = {"title": "", **dict.fromkeys(list(columns)[1:], "{:,.0f}")}
+    display.table(pd.DataFrame(lines), columns, forms, "Bounds of a token, before anything was measured")
 
 
 def measured(rows: Rows) -> None:
@@ -219,7 +196,7 @@ def measured(rows: Rows) -> None:
     columns = {"title": "Model", "alone": "One GPU"} | {impl: f"Two, {says}" for impl, says in WAYS.items()}
     columns |= {"share": "The last, of its bound"}
     forms = {"title": "", **dict.fromkeys(("alone", *WAYS), "{:,.0f}"), "share": "{:.0%}"}
-    display.table(short.reset_index(drop=True), columns, forms, "tokens a second")
+    display.table(short.reset_index(drop=True), columns, forms, "Tokens a second")
     found["who"] = [WAYS.get(impl, "one GPU") for impl in found["impl"]]
     spread(found, ".1e", ",.0f")
     columns = {"title": "Model", "who": "On", "predicted_us": "Bound (µs)", "median_us": "Median (µs)"}
@@ -275,19 +252,21 @@ def baselines(rows: Rows, here: Lab) -> None:
         if best:
             gain = by[row.model, row.format, split.FUSED] / best
             said.append(f"{best:,.0f} tokens a second for {row.title} (the gain is then {gain:.2f})")
-    text = "Gains are over the *one GPU* of the same run, by the rung that the engine chooses itself."
+    lines = ["Gains are over the *one GPU* of the same run, by the rung that the engine chooses itself."]
     if said:
-        text += " [Lesson 08](08_decoder.ipynb)'s fastest rung on one such GPU makes "
-        text += f"{listed(said)}."
-    display.say(text)
-    lesson_10b.two_runs(here)
+        lines[0] += f" [Lesson 08](08_decoder.ipynb)'s fastest rung on one such GPU makes {listed(said)}."
+    if runs := lesson_10b.two_runs(here):
+        lines.append(runs)
+    display.fold_items("Over which one GPU gains are, and how two runs of it differ", lines)
 
 
 def prompt_table(rows: Rows) -> None:
-    """Show prompts on one GPU and on two, predicted and measured, folded."""
+    """Work one prompt's bound out; show prompts on one GPU and on two, predicted and measured, folded."""
     found = prompts(rows)
     found["who"] = ["one GPU" if impl == links.ALONE else "two" for impl in found["impl"]]
     found["share"] = found["predicted_us"] / found["median_us"]
+    if text := _sum_of_a_prompt(found):
+        display.say(text)
     columns = {"title": "Model", "seq": "Tokens", "who": "On", "predicted_us": "Bound (ms)"}
     columns |= {"median_us": "Median (ms)", "share": "Share of the bound", "tok_s": "Tokens a second"}
     columns |= {"gain": "Times one GPU's speed"}
@@ -295,6 +274,27 @@ def prompt_table(rows: Rows) -> None:
     forms = {"seq": "{:,.0f}", "predicted_us": "{:,.1f}", "median_us": "{:,.1f}", "share": "{:.0%}"}
     forms |= {"tok_s": "{:,.0f}", "gain": "{:.2f}"}
     display.table(found, columns, forms, "Prompts on one GPU and on two", folded=True)
+
+
+def _sum_of_a_prompt(found: Rows) -> str:
+    """The bound of the first prompt on two GPUs, worked out; "" without one."""
+    mine = found[(found["impl"] == links.NCCL) & found["predicted_us"].notna()]
+    if mine.empty:
+        return ""
+    row = mine.iloc[0]
+    shape, seq = model_shapes.get(str(row["model"])), int(row["seq"])
+    size = 2 * shape.hidden * seq
+    sent = links.crossing("all_reduce", links.NCCL, size, 2)
+    each, sums = split.sum_us(links.NCCL, size, 2), 2 * shape.layers
+    wire = sent / links.SHEET_GB_S / 1e3
+    return (
+        f"Worked out for {row['title']}, {seq:,} tokens: a sum's {seq:,} rows × {shape.hidden:,} numbers × 2 "
+        f"bytes are {sent / 1e6:.1f} MB, which a GPU sends once and which take {wire:.1f} µs at "
+        f"{links.SHEET_GB_S:.0f} GB/s. With {each - wire:.1f} µs for the launch and "
+        f"{links.crossings('all_reduce', links.NCCL)} crossings a sum is {each:.1f} µs; {sums} sums are "
+        f"{sums * each / 1e3:.1f} ms, half of the FLOPs {(row['predicted_us'] - sums * each) / 1e3:.1f} ms, "
+        f"together {row['predicted_us'] / 1e3:.1f} ms."
+    )
 
 
 def prompts_held(rows: Rows, gpu: Any) -> None:

@@ -10,6 +10,7 @@ import pandas as pd
 from rooflab.numerics import model_shapes
 from rooflab.pages import Rows
 from rooflab.pages.lesson_10c import WAYS, tokens
+from rooflab.pages.lesson_10c_handover import INSIDE
 from rooflab.studies import links, split
 from rooflab.view import display
 from rooflab.view.diagram import handovers
@@ -17,8 +18,19 @@ from rooflab.words import listed
 
 
 def excess(rows: Rows, gpu: Any) -> None:
-    """Show what each model's layers take above their bound, and say what the fused way saves of it."""
+    """Say what the fused way saves a layer and what its changes could save by their own measure, in a table;
+    what each model's layers take above their bound, folded; and what is open.
+    """
     found = _layers(rows)
+    separate, inside = (len(row) for row in handovers.by_way().values())
+    usual, few = _usual(found.set_index("title")["saved"].sort_values())
+    display.say(
+        f"On the {gpu} {WAYS[split.FUSED]} saves {_of_models(usual, few)}, against {WAYS[split.SEPARATE]}. "
+        "**It changes three things at once**: sums move into norms, launches become dependent ones and fewer "
+        f"({inside} in the place of {separate}), and the head is split. Nothing was timed with one or two of "
+        "them. What two of them could save, by a measure of their own, in µs a layer:"
+    )
+    _shares(found, rows)
     columns = {
         "title": "Model",
         "bound": "Bound, the fused way",
@@ -28,17 +40,20 @@ def excess(rows: Rows, gpu: Any) -> None:
     columns |= {"alone": "One GPU, above its bound", "saved": "Saved by the fused way"}
     forms = dict.fromkeys(("bound", "over", "alone", "saved"), "{:.1f}") | {"share": "{:.0%}"}
     table = found.sort_values("share").reset_index(drop=True)
-    display.table(table, columns, {"title": "", **forms}, "µs a layer on two GPUs; the head's time included")
-    separate, inside = (len(row) for row in handovers.by_way().values())
-    usual, few = _usual(found.set_index("title")["saved"].sort_values())
-    lines = [
-        *_farthest(table),
-        f"On the {gpu} {WAYS[split.FUSED]} saves {_of_models(usual, few)}, against our kernel between two "
-        f"others: {inside} launches in the place of {separate}, and each starts while its predecessor runs."
-        f"{_parts(rows)}",
-        *_open(few),
-    ]
-    display.say("\n".join(f"- {line}" for line in lines))
+    caption = "µs a layer on two GPUs, farthest from its bound first; the head's time is shared among layers"
+    display.fold("Above the bound, by model", [(table, columns, {"title": "", **forms}, caption)])
+    display.say("\n".join(f"- {line}" for line in [*_farthest(table), *_open(few)]))
+
+
+def _shares(found: Rows, rows: Rows) -> None:
+    """A table of what the fused way saves a layer, what sums and head could save of it, and the rest."""
+    table = found.assign(sums=[_sums_us(rows, str(model)) for model in found["model"]])
+    table["rest"] = table["saved"] - table["head"] - table["sums"].fillna(0.0)
+    columns = {"title": "Model", "saved": "Saved, measured", "sums": "Two sums, by the hand-overs"}
+    columns |= {"head": "Half a head, by its bytes", "rest": "The rest, not measured apart"}
+    forms = {"title": "", **dict.fromkeys(("saved", "sums", "head", "rest"), "{:.1f}")}
+    caption = "µs a layer; a head's half, read once a token, is shared among the layers"
+    display.table(table.sort_values("saved", ascending=False).reset_index(drop=True), columns, forms, caption)
 
 
 def _layers(rows: Rows) -> Rows:
@@ -89,39 +104,33 @@ def _farthest(table: Rows) -> list[str]:
     text = f"{share['title']} is farthest from its bound, at {share['share']:.0%} of it"
     text += f", {share['over']:.0f} µs a layer above it"
     if over["title"] != share["title"]:
-        text += f"; most microseconds a layer are lost by {over['title']}: {over['over']:.0f}"
+        text += f". In µs a layer {over['title']} is farthest: {over['over']:.0f} above it"
     by = table.pivot(index="model", columns="format", values="over")
     if not {"fp16", "int4_g128"} <= set(by):
         return [f"{text}."]
     more = (by["int4_g128"] - by["fp16"]).dropna()
-    pairs = [f"{abs(us):.0f} µs {'more' if us > 0 else 'less'} in {name}" for name, us in more.items()]
+    pairs = [f"{us:+.0f} µs".replace("-", "−") + f" for {name}" for name, us in more.items()]
     if not pairs:
         return [f"{text}."]
-    beyond = f"Beyond its bound an INT4 layer takes, beside the FP16 layer of its model, {listed(pairs)}."
+    beyond = f"Time above the bound, an INT4 layer's less an FP16 layer's: {listed(pairs)}."
     least, packed = table.loc[table["bound"].idxmin()], table[table["format"] == "int4_g128"]
     if (more > 0).all() and least["format"] == "fp16" and least["over"] < packed["over"].min():
-        beyond += f" That a layer has little to read does not explain it: {least['title']} has the least, a "
-        beyond += f"bound of {least['bound']:.0f} µs, and takes {least['over']:.0f} more."
+        beyond += f" Few bytes do not explain it: {least['title']} has the fewest, a bound of "
+        beyond += f"{least['bound']:.0f} µs a layer, and takes {least['over']:.0f} more than that."
     return [f"{text}.", f"{beyond} What the time goes into was not counted."]
 
 
-def _fused_sums(rows: Rows) -> float:
-    """Microseconds that the two fused sums of a layer save, by the hand-overs measured alone; or NaN."""
+def _sums_us(rows: Rows, model: str) -> float:
+    """Microseconds that the two fused sums of a layer save, by the hand-over measured nearest to a model's
+    width; or NaN.
+    """
     found = rows[rows["operator"] == split.FUSED]
     by = found.set_index(["n", "impl"])["median_us"].unstack() if len(found) else found
-    if not {split.SEPARATE, "1_pdl"} <= set(by):
+    if not {split.SEPARATE, INSIDE} <= set(by):
         return float("nan")
-    return 2 * float((by[split.SEPARATE] - by["1_pdl"]).median())
-
-
-def _parts(rows: Rows) -> str:
-    """What the two sums of a layer save, measured alone, and half a head by its bytes; what is the rest."""
-    saved, head = _fused_sums(rows), _layers(rows)["head"]
-    said = f" Half a head, once a token, is {head.min():.0f} to {head.max():.0f} µs of it by its bytes"
-    if saved != saved:
-        return f"{said}; the rest was not measured apart."
-    said += f", and the two fused sums are about {saved:.0f}, by the hand-overs above"
-    return f"{said}; the rest is launches that overlap, which were not measured apart."
+    saved = 2 * (by[split.SEPARATE] - by[INSIDE]).dropna()
+    width = model_shapes.get(model).hidden
+    return float(saved[min(saved.index, key=lambda n: abs(n - width))]) if len(saved) else float("nan")
 
 
 def _open(few: Rows) -> list[str]:
@@ -144,22 +153,31 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     fused = found[(found["impl"] == split.FUSED) & found["gain"].notna()]
     nccl = found[(found["impl"] == links.NCCL) & found["gain"].notna()]
     lost = list(nccl.loc[nccl["gain"] < 1, "title"])
-    said = f"With NCCL {listed(lost)} would be slower on two than on one." if lost else ""
+    verb = "is" if len(lost) == 1 else "are"
+    said = f" {listed(lost)} {verb} slower on two with NCCL, whole heads and plain launches." if lost else ""
     display.say(
         f"- On two GPUs ({gpu}) a token is {fused['gain'].min():.2f} to {fused['gain'].max():.2f} times as "
-        f"fast as on one, by {WAYS[split.FUSED]}. {said}\n"
-        f"- Put an exchange into the kernel that needs its result, and let launches overlap.{_most(rows)}\n"
+        f"fast as on one, by {WAYS[split.FUSED]}.{said}\n"
+        "- Put an exchange into the kernel that needs it, let launches overlap, split the head. "
+        f"{_all(rows)}\n"
         "- A token exchanges a few KiB a layer, so latency decides; a prompt exchanges thousands of rows, so "
         "the link's rate does."
     )
 
 
-def _most(rows: Rows) -> str:
-    """What a layer saves, and that the fused sums are the smaller part of it, where they are."""
-    sums = _fused_sums(rows)
-    usual, few = _usual(_layers(rows).set_index("title")["saved"].sort_values())
-    if not sums < 0.5 * usual.iloc[0]:
-        return ""
-    text = f" It saves {_of_models(usual, few, '.0f')}"
+def _all(rows: Rows) -> str:
+    """What the three changes save a layer together, and what sums and head could save of it."""
+    found = _layers(rows)
+    usual, few = _usual(found.set_index("title")["saved"].sort_values())
+    text = f"Together they save {_of_models(usual, few, '.0f')}"
     text += f" ({_little(few)})" if len(few) else ""
-    return f"{text}; the sums are about {sums:.0f} of it: overlap and the split head bring most."
+    sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()
+    parts = [f"the sums could save {_ends(sums)}"] if len(sums) else []
+    parts.append(f"the split head {'' if parts else 'could save '}{_ends(found['head'])}")
+    return f"{text}. Of it, by measures of their own, {' and '.join(parts)}; the rest was not measured apart."
+
+
+def _ends(us: Rows) -> str:
+    """A range in whole microseconds, or the one number."""
+    low, high = f"{us.min():.0f}", f"{us.max():.0f}"
+    return f"{low} µs" if low == high else f"{low} to {high} µs"

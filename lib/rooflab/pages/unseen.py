@@ -26,7 +26,7 @@ def attention_folded(found: pd.DataFrame, gpu: str) -> None:
         return
     kinds = [f"{kind} {len(unseen.won(each))} of {len(each)}" for kind, each in unseen.by_kind(mine)]
     forms = {"ratio": "{:.2f}", "us": "{:.1f}", "peer_us": "{:.1f}"}
-    title = f"Attention at drawn shapes: ours level or faster, {', '.join(kinds)}"
+    title = f"Attention at drawn shapes: ours as fast or faster, {', '.join(kinds)}"
     heads = _HEADS | {"us": "µs", "peer_us": "its µs"}
     shown = mine.assign(what=mine["kind"] + ", " + mine["shape"]).sort_values("ratio")
     text = "With the products, ours is as fast as the fastest library, or faster, on "
@@ -51,8 +51,8 @@ def said(found: pd.DataFrame, gpu: str) -> None:
     text = (
         f"**On the {gpu} ours is as fast as the fastest library, or faster, on {len(unseen.won(found))} of "
     )
-    text += f"{len(found)} drawn products: {', '.join(kinds)}.** *As fast* includes level: within "
-    text += f"{LEVEL - 1:.0%}."
+    text += f"{len(found)} drawn products: {', '.join(kinds)}.** *As fast*: by medians, at most "
+    text += f"{LEVEL - 1:.0%} behind."
     if (found["kind"] == "Q8_0 product").any():
         text += " No library here multiplies Q8_0 weights: the rival is cuBLAS on FP16 weights, which reads "
         text += "nearly twice the bytes."
@@ -137,7 +137,7 @@ def figure(found: pd.DataFrame, gpu: str) -> None:
     plot.show(
         fig,
         f"{title}, {gpu}: {len(found)} points, from {ends[0]} to {ends[1]} times the speed of the fastest "
-        f"library; {len(unseen.won(found))} filled: faster or level, at {1 / LEVEL:.3f} or more.",
+        f"library; {len(unseen.won(found))} filled: as fast or faster, at {1 / LEVEL:.3f} or more.",
     )
 
 

@@ -268,6 +268,12 @@ def _beside_lesson_08(found: Rows, gpu: Any) -> str:
     )
 
 
+def two_dates(here: Lab) -> None:
+    """Say how one GPU's figures differ between this lesson's run and lesson 10c's, where both are there."""
+    if runs := two_runs(here):
+        display.say(runs)
+
+
 def two_runs(here: Lab) -> str:
     """How one GPU's figures here and in lesson 10c, of another run, differ; "" without both."""
     found = [here.store.read(study) for study in ("links", "split")]

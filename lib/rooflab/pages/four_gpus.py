@@ -167,8 +167,8 @@ def _told(found: Rows) -> list[str]:
     if most["title"] != least["title"]:
         text += f", and {least['title']} least, {gain.min():.2f}"
     return [
-        f"{text}. Of the bound the bytes halve, head and all, and the sums stay. What lies above it is "
-        f"{ends[0]} µs a layer on four and {ends[1]} on two.",
+        f"{text}. Of the bound the bytes halve, head and all, and its sums are assumed to stay. What lies "
+        f"above the bound is {ends[0]} µs a layer on four and {ends[1]} on two.",
     ]
 
 

@@ -180,8 +180,8 @@ def _why_twice(wrong: pd.DataFrame, over_plain: float) -> str:
         return f"{text}How far right kernels exceed the plain computation is not recorded here."
     least = 2 * float(wrong["gate"].min())
     text += "A right kernel adds in another order than the plain computation, and may err by more: the worst "
-    text += f"rung, on any recorded shape, by {over_plain:.2f} times as much. The smallest fault errs by "
-    text += f"{least:.1f} times as much. "
+    text += f"rung, on any recorded shape, by {over_plain:.2f} times the plain computation's error. The "
+    text += f"smallest fault errs by {least:.1f} times that error. "
     return text + (
         "A factor of 2 lies between." if over_plain < 2 < least else "A factor of 2 does not lie between."
     )

@@ -82,7 +82,7 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
         guess[name] = [_two_digits(value) for value in guess[name]]
     caption = f"What rounding leaves; heads of {width}, {keys:,} keys"
     display.table(guess, names, {}, caption)
-    return {"1_scalar": HALF, "4_mma": 2 * HALF, "3_half2": sums}
+    return {"1_scalar": HALF, "4_mma": 2 * HALF, "3_half2": 2 * HALF + sums}
 
 
 def _of_outliers(width: int) -> float:
@@ -118,9 +118,13 @@ def two_keys(width: int = 128) -> None:
     display.say(
         "**From a score to an output.** A query sees two keys with equal scores, whose values are 3 and -1. "
         f"The first score is off by {off:.4f}:\n\n```text\n{text}\n```\n\n"
-        f"The output is off by {1e3 * moved:.1f} ‰: as much as the score. That is a bad case, with equal "
-        "weights and values of opposite signs; over many keys an output moves less. **So the prediction for "
-        f"rung 3's outputs is: off by up to about {1e3 * off:.1f} ‰.**"
+        f"The output is off by {1e3 * moved:.1f} ‰. In general an error δ of one score moves the output by "
+        "δ × its weight × the distance of its value from the output. A weight is at most 1, and with few "
+        "keys that distance is about as large as a row's largest output; with many keys the weight is small. "
+        f"So of the score's {1e3 * off:.1f} ‰ at most about as much reaches the output.\n\n"
+        "**The rule for all rungs: add up what each rounding can do at most.** "
+        f"Rung 1 rounds outputs ({1e3 * HALF:.2f} ‰); rung 4 weights too ({2e3 * HALF:.2f}); rung 3 sums of "
+        f"scores as well: {1e3 * (2 * HALF + off):.1f} ‰."
     )
 
 

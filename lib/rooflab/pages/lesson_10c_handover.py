@@ -40,8 +40,11 @@ def handed_over(rows: Rows, gpu: Any) -> None:
     saved, wide = by[split.SEPARATE] - by[INSIDE], by.index.max()
     nccl = by[links.NCCL] / by[INSIDE]
     told = f"NCCL takes {nccl.min():.1f} to {nccl.max():.1f} times as long as one kernel"
-    counts = "; ".join(f"{says} {crossings(impl)}" for impl, says in WAYS.items())
-    told += f". Dotted: predicted, by launches and crossings that follow each other: {counts}"
+    counts = "; ".join(
+        f"{says}, {crossings(impl)} in a row and {1 if impl == INSIDE else 2} launched"
+        for impl, says in WAYS.items()
+    )
+    told += f". Dotted: predicted by crossings and launches: {counts}"
     plot.show(fig, f"{caption}, {gpu}, {plot.dates(found)}: {told}.")
     found["who"], found["ratio"] = found["impl"].map(WAYS), found["median_us"] / found["predicted_us"]
     spread(found, ".1e")

@@ -28,7 +28,8 @@ def excess(rows: Rows, gpu: Any) -> None:
         f"On the {gpu} {WAYS[split.FUSED]} saves {_of_models(usual, few)}, against {WAYS[split.SEPARATE]}. "
         "**It changes three things at once**: sums move into norms, launches become dependent ones and fewer "
         f"({inside} in the place of {separate}), and the head is split. Nothing was timed with one or two of "
-        "them. What two of them could save, by a measure of their own, in µs a layer:"
+        f"them. {_by_elimination(found, rows)}What two of them could save, by a measure of their own, in µs "
+        "a layer:"
     )
     _shares(found, rows)
     columns = {
@@ -45,10 +46,29 @@ def excess(rows: Rows, gpu: Any) -> None:
     display.say("\n".join(f"- {line}" for line in [*_farthest(table), *_open(few)]))
 
 
+def _by_elimination(found: Rows, rows: Rows) -> str:
+    """Which part of the saving neither sums nor head can be, over the models that save much; "" if small."""
+    table = _with_rest(found, rows)
+    usual, _ = _usual(table.set_index("title")["saved"].sort_values())
+    mine = table[table["title"].isin(usual.index)]
+    part = (mine["rest"] / mine["saved"]).dropna()
+    if part.empty or part.min() < 0.5:
+        return ""
+    return (
+        f"By elimination it is mostly the launches: {part.min():.0%} to {part.max():.0%} of the saving is more "
+        "than sums and head could bring. "
+    )
+
+
+def _with_rest(found: Rows, rows: Rows) -> Rows:
+    """With columns sums and rest: what two sums could save of a layer, and what neither they nor the head can."""
+    table = found.assign(sums=[_sums_us(rows, str(model)) for model in found["model"]])
+    return table.assign(rest=table["saved"] - table["head"] - table["sums"].fillna(0.0))
+
+
 def _shares(found: Rows, rows: Rows) -> None:
     """A table of what the fused way saves a layer, what sums and head could save of it, and the rest."""
-    table = found.assign(sums=[_sums_us(rows, str(model)) for model in found["model"]])
-    table["rest"] = table["saved"] - table["head"] - table["sums"].fillna(0.0)
+    table = _with_rest(found, rows)
     columns = {"title": "Model", "saved": "Saved, measured", "sums": "Two sums, by the hand-overs"}
     columns |= {"head": "Half a head, by its bytes", "rest": "The rest, not measured apart"}
     forms = {"title": "", **dict.fromkeys(("saved", "sums", "head", "rest"), "{:.1f}")}

@@ -349,14 +349,18 @@ def test_the_clock_s_loser_is_named_by_what_the_kernels_take_and_what_is_left_ov
     figures = lesson_04d_laptop.in_figures
     assert all("2 kernels alone take 60 µs, and FP16's 100" in figures(rows, fast) for rows in (grows, falls))
     assert "not known" in figures(falls, fast) and "probably launches" in figures(grows, fast)
-    assert named(falls, slow).startswith("From 2 tokens on the kernels lose") and "launches" not in named(
-        falls, slow
-    )
+    assert named(falls, slow).startswith(
+        "By the source's profiler the kernels lose from 2 tokens on"
+    ) and "launches" not in named(falls, slow)
     assert list(lesson_04d_laptop.left_over(falls, fast)["rest"]) == [50, 90, -10]
-    told = lesson_04d_laptop._told_by_the_rest(lesson_04d_laptop.left_over(falls, fast), 2)
+    told = lesson_04d_laptop._told_by_the_rest(falls, lesson_04d_laptop.left_over(falls, fast), 2)
     assert "8 tokens leave −10" in told and "Below 0" in told and "cannot tell" in told
-    told = lesson_04d_laptop._told_by_the_rest(lesson_04d_laptop.left_over(grows, fast), 2)
-    assert "probably they are" in told and "cannot" not in told
+    told = lesson_04d_laptop._told_by_the_rest(grows, lesson_04d_laptop.left_over(grows, fast), 2)
+    assert "probably they are" in told and "cannot" not in told and "smaller" not in told
+    for us, said in ((160, True), (50, False)):
+        both = pd.concat([falls, pd.DataFrame({"shape": ["1,536 × 1,536"], "batch": [2], "fused": [us]})])
+        told = lesson_04d_laptop._told_by_the_rest(both, lesson_04d_laptop.left_over(falls, fast), 2)
+        assert (f"For the smaller 1,536 × 1,536 the clock counts {us} µs, here 150" in told) == said
 
 
 def test_a_step_below_the_kernel_s_own_time_is_said_to_be_impossible():

@@ -55,13 +55,13 @@ def _by_elimination(found: Rows, rows: Rows) -> str:
     if part.empty or part.min() < 0.5:
         return ""
     return (
-        f"By elimination it is mostly the launches: {part.min():.0%} to {part.max():.0%} of the saving is more "
-        "than sums and head could bring. "
+        f"By elimination it is mostly the launches: {part.min():.0%} to {part.max():.0%} of the saving is "
+        "more than sums and head could bring. "
     )
 
 
 def _with_rest(found: Rows, rows: Rows) -> Rows:
-    """With columns sums and rest: what two sums could save of a layer, and what neither they nor the head can."""
+    """With columns sums and rest: what two sums could save of a layer, and what is left beside the head."""
     table = found.assign(sums=[_sums_us(rows, str(model)) for model in found["model"]])
     return table.assign(rest=table["saved"] - table["head"] - table["sums"].fillna(0.0))
 

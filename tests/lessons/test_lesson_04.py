@@ -357,10 +357,10 @@ def test_the_clock_s_loser_is_named_by_what_the_kernels_take_and_what_is_left_ov
     assert "8 tokens leave −10" in told and "Below 0" in told and "cannot tell" in told
     told = lesson_04d_laptop._told_by_the_rest(grows, lesson_04d_laptop.left_over(grows, fast), 2)
     assert "probably they are" in told and "cannot" not in told and "smaller" not in told
-    for us, said in ((160, True), (50, False)):
+    for us, named_too in ((160, True), (50, False)):
         both = pd.concat([falls, pd.DataFrame({"shape": ["1,536 × 1,536"], "batch": [2], "fused": [us]})])
         told = lesson_04d_laptop._told_by_the_rest(both, lesson_04d_laptop.left_over(falls, fast), 2)
-        assert (f"For the smaller 1,536 × 1,536 the clock counts {us} µs, here 150" in told) == said
+        assert (f"For the smaller 1,536 × 1,536 the clock counts {us} µs, here 150" in told) == named_too
 
 
 def test_a_step_below_the_kernel_s_own_time_is_said_to_be_impossible():

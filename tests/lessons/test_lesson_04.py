@@ -13,6 +13,7 @@ from rooflab.pages import (
     lesson_04b_causes,
     lesson_04c,
     lesson_04c_gain,
+    lesson_04c_picks,
     lesson_04c_stops,
     lesson_04c_worth,
     lesson_04d_clocks,
@@ -291,7 +292,7 @@ def test_a_shape_that_no_peer_takes_is_named_beside_the_others(monkeypatch):
     shown: list[str] = []
     monkeypatch.setattr(lesson_04c.display, "say", shown.append)
     tables: list[pd.DataFrame] = []
-    monkeypatch.setattr(lesson_04c.display, "fold_parts", lambda _, parts: tables.append(parts[1][0]))
+    monkeypatch.setattr(lesson_04c.display, "table", lambda frame, *_: tables.append(frame))
     places = pd.MultiIndex.from_tuples([(4096, 4096, 1), (12345, 4096, 1)], names=["n", "k", "batch"])
     times = pd.DataFrame({"ours": [10.0, 30.0], "humming": [12.0, np.nan]}, index=places)
     lesson_04c.against_peers(times, [(4096, 4096), (12345, 4096)], [1, 8])
@@ -306,7 +307,7 @@ def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains
         "Ours is ahead of FP16 up to 1 token on 8,960 × 1,536; at all numbers timed, up to 256 tokens on "
         "28,672 × 8,192. By the bounds INT4 itself gains nothing beyond 161 tokens."
     )
-    assert lesson_04c_gain.stops_in_short(gains).endswith("up to 1 token, on the best up to 256.")
+    assert lesson_04c_gain.stops_in_short(gains).endswith("up to 1 token, on the best shape up to 256.")
     gains.loc[(28672, 8192), 256] = 1.0
     assert lesson_04c_gain.stops(gains).endswith("; up to 96 on 28,672 × 8,192.")
     assert "at all numbers timed" in lesson_04c_gain.stops(gains[[1]], 161.0)
@@ -328,9 +329,20 @@ def test_what_wgmma_and_the_tma_bring_is_said_by_the_times():
     whole = pd.DataFrame({9: [30.0, 40.0, 99.0], 10: [45.0, 40.0, 66.0], 11: [30.0, 40.0, 55.0]}, [1, 16, 64])
     text = lesson_04c_worth._compared(whole)
     assert "At 64 tokens rung 11 runs at 1.80 times the speed of rung 9: 1.50 by rung 10 × 1.20 by" in text
-    assert "It pays at 64, brings about nothing at 16 and costs time at 1." in text
-    assert "It pays at 1 and 64 and brings about nothing at 16." in text
-    assert lesson_04c_worth._where(whole[10] / 100) == "It costs time at 1, 16 and 64."
+    assert "Rung 10 pays at 64, brings about nothing at 16 and costs time at 1; rung 11" in text
+    assert text.endswith("rung 11 pays at 1 and 64 and brings about nothing at 16.")
+    assert "1.50 times the speed at 1 token" in lesson_04c_worth._reasons(whole)
+    assert lesson_04c_worth._where(whole[10] / 100) == "costs time at 1, 16 and 64"
+
+
+def test_a_step_in_time_is_laid_to_the_build_only_where_a_build_s_own_tokens_cost_less():
+    rows = pd.DataFrame({"batch": [1, 4, 8, 16, 32], "rung": "11", "columns": [8, 8, 16, 16, 32]})
+    rows["build"], rows["median_us"] = rows["columns"].astype(str), [30.0, 30.6, 33.0, 33.0, 40.0]
+    found = lesson_04c_picks._builds(rows)
+    assert list(found["start"]) == [1, 8, 32] and list(found["end"]) == [4, 16, 32]
+    assert found["within"].iloc[0] == pytest.approx(1.02) and np.isnan(found["within"].iloc[2])
+    assert found["step"].iloc[2] == pytest.approx(40 / 33) and np.isnan(found["step"].iloc[0])
+    assert lesson_04c_picks._spans(found, "start", "end", "{:.0f}") == ["1 to 4", "8 to 16", "32"]
 
 
 def test_the_loop_loses_from_where_its_kernels_take_longer_than_fp16():

@@ -12,7 +12,7 @@ from rooflab.pages import Rows
 from rooflab.pages.lesson_04c_stops import bound_us
 from rooflab.studies import int4 as study
 from rooflab.view import display, plot
-from rooflab.words import counted
+from rooflab.words import counted, times
 
 
 def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
@@ -55,9 +55,9 @@ def _most_counted(seen: Rows) -> Rows:
     return seen[seen["shape"] == batches.index[batches == batches.max()][-1]].sort_values("batch")
 
 
-def gap_explained(seen: Rows, one: Rows, read_roof: float, peak: float | None) -> None:
-    """Say what the time goes into where no unit is busy, and whether the worst point of the drawn shape
-    (its rows: `one`) was counted.
+def gap_explained(seen: Rows, one: Rows, here: Lab) -> None:
+    """Say how busy the busiest unit is for the fewest and the most tokens, why none is busy all the time, and
+    why the tensor cores may be busier for fewer tokens; `one` has the times of the drawn shape.
     """
     text = "Nsight Compute could not count here."
     if len(seen):
@@ -70,26 +70,49 @@ def gap_explained(seen: Rows, one: Rows, read_roof: float, peak: float | None) -
         text += f"at {many['batch']} {unit} the busiest unit, {busiest:.0f}% of the time.** "
         if busiest < 80:
             text += "A likely reason, not measured: weights must arrive before they are unpacked, and be "
-            text += f"unpacked before they are multiplied. At {counted(many['batch'], 'token')} an "
-            text += (
-                f"SM holds {many['occupancy_pct']:.0f}% of the warps that it could hold, so few others fill "
-            )
-            text += "the gaps. "
-        if many["dram_pct"] < few["dram_pct"]:
-            text += "With more tokens x also takes shared memory from weights in flight."
-        text += _worst(seen, one, read_roof, peak)
+            text += f"unpacked before they are multiplied; at {counted(many['batch'], 'token')} an "
+            text += f"SM holds {many['occupancy_pct']:.0f}% of the warps that it could hold, so few others "
+            text += "fill the gaps. "
+        text += _busier_for_fewer(rows, one, here)
     display.say(text.strip())
 
 
-def _worst(seen: Rows, one: Rows, read_roof: float, peak: float | None) -> str:
+def _busier_for_fewer(rows: Rows, one: Rows, here: Lab) -> str:
+    """Why the tensor cores are busier for the fewest tokens than for the next ones, where they are and the
+    two are different rungs: how long each keeps them busy for a column.
+    """
+    us = one[one["who"] == "ours"].dropna(subset="median_us").set_index("batch")["median_us"]
+    if len(rows) < 2 or one.empty or rows["shape"].iloc[0] != one["shape"].iloc[0]:
+        return ""
+    found = []
+    for at in rows.iloc[:2].itertuples():
+        case = study.chosen(int(one["n"].iloc[0]), int(one["k"].iloc[0]), at.batch, here.sized)
+        built = study.own_rung(case)[1]
+        if at.batch not in us.index or not built.get("TOKENS") or not at.tensor_pct:
+            return ""
+        number = case.impl.partition("_")[0]
+        found.append((number, at.tensor_pct * us[at.batch] / built["TOKENS"], at, built["TOKENS"]))
+    (before, long, few, columns), (after, short, more, wide) = found
+    if before == after or not few.tensor_pct > more.tensor_pct or not long > short:
+        return ""
+    text = f"The tensor cores are busier at {counted(few.batch, 'token')} than at {more.batch}, though rung "
+    text += f"{before} multiplies by {columns} columns there and rung {after} by {wide}: it keeps them busy "
+    text += f"{times(long / short)} times as long for a column"
+    also = " Part of that is one product more, which takes the codes' offset away." * (before in ("8", "9"))
+    return f"{text}.{also} "
+
+
+def worst_uncounted(seen: Rows, one: Rows, read_roof: float, peak: float | None) -> str:
     """Where ours is furthest from its bound on the drawn shape, if nothing was counted there."""
     ours = one[one["who"] == "ours"].dropna(subset="median_us")
-    if ours.empty:
+    if ours.empty or seen.empty:
         return ""
     least = [bound_us(at.n, at.k, at.batch, "int4_g128", read_roof, peak) for at in ours.itertuples()]
     over = (ours.set_index("batch")["median_us"] / least).sort_values()
     batch = over.index[-1]
     if batch in set(seen.loc[seen["shape"] == ours["shape"].iloc[0], "batch"]):
         return ""
-    text = f" **The point of {counted(batch, 'token')}, where ours is furthest from its bound "
-    return f"{text}({over.iloc[-1]:.2f} times), was not counted**: what holds it back there is not known."
+    return (
+        f"What holds ours back at {counted(batch, 'token')}, where it is furthest from its bound "
+        f"({over.iloc[-1]:.2f} times): the counters were not read there."
+    )

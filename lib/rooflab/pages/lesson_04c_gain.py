@@ -71,7 +71,7 @@ def stops_in_short(gains: Rows) -> str:
     if min(ends) == max(ends):
         return f"Ours is ahead of FP16 up to {counted(max(ends), 'token')}."
     text = f"On every shape ours is ahead of FP16 up to {counted(min(ends), 'token')}"
-    return f"{text}, on the best up to {max(ends)}."
+    return f"{text}, on the best shape up to {max(ends)}."
 
 
 def _ends(gains: Rows) -> dict[Any, tuple[int, int | None]]:
@@ -102,15 +102,15 @@ def gain_over_fp16(
         plot.series(ax, side.index, side, label=f"{n:,} × {k:,}")
     batches = sorted(gain.index.unique("batch"))
     allowed = [allows(*shapes[-1], batch, read_roof, peak) for batch in batches]
-    plot.series(ax, batches, allowed, label="the bounds allow", colour=plot.ROOF_COLOUR)
+    plot.series(ax, batches, allowed, label="bounds, largest", colour=plot.ROOF_COLOUR)
     plot.roof_line(ax, 1, "as fast as FP16")
     ax.set_xticks(some, some)
     plot.label_ends(ax)
     least, most = gain.idxmin(), gain.idxmax()
     ends = [f"{gain[at]:.2f} at {at[0]:,} × {at[1]:,}, {counted(at[2], 'token')}" for at in (least, most)]
     said = f"{title} and shape, on {gpu}, {plot.dates(rows)}: one line for each shape, from {ends[0]}, to "
-    said += f"{ends[1]}. The bounds are those of {shapes[-1][0]:,} × {shapes[-1][1]:,}; the table "
-    plot.show(fig, f"{said}below has the others.")
+    said += f"{ends[1]}. The dark line is the gain that the bounds of {shapes[-1][0]:,} × {shapes[-1][1]:,} "
+    plot.show(fig, f"{said}allow.")
     return times, gain
 
 
@@ -165,10 +165,9 @@ def _falls(table: Rows, batches: list[Any]) -> str:
         text += f"measured one {_to(seen)}. "
         if end == flat[-1] and (seen < 0.9 * bound).all():
             text += (
-                "**So up to there the operations that the bound counts are not the main cause**: our time "
+                "**So up to there the operations that the bound counts are not the main cause**: unpacking "
             )
-            text += "moves further from its bound than FP16's from its own. Unpacking and empty columns of a "
-            text += "build are not in the bound. "
+            text += "and a build's empty columns are not in the bound. "
         elif end == last and (bound < 0.9).all() and (seen < 1).all():
             text += "There more arithmetic, which INT4 does not save, is a cause."
     return text
@@ -194,7 +193,9 @@ def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> 
         used = here.measure("int4", here.held("int4", [case]))["registers"].dropna()
         most = _REGISTERS // threads
         text += (
-            f"In its build for {batches[-1]} tokens twice as many would not fit. " if 2 * each >= most else ""
+            f"In its build for {batches[-1]} tokens the sums of twice as many would not fit. "
+            if 2 * each >= most
+            else ""
         )
         counts = f"At {drawn[0]:,} × {drawn[1]:,} and {batches[-1]} tokens {threads} threads share an SM's "
         counts += f"{_REGISTERS:,} registers, {most} each"
@@ -205,7 +206,6 @@ def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> 
         )
         counts += f"need {2 * each} for sums"
         counts += " alone. " if 2 * each >= most else ". "
-        counts += "Smaller blocks of rung 11 for more tokens were not recorded."
     found = re.search(r"setmaxnreg_more<(\d+)>", rungs[11].path.read_text())
     if found:
         text += f"In rungs 12 and 13 only two warpgroups multiply, with {found[1]} registers a thread: room "

@@ -10,7 +10,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import int4 as study
 from rooflab.view import display
-from rooflab.words import counted, listed
+from rooflab.words import counted
 
 
 def free_up_to(table: Rows, near: float = 0.05) -> tuple[int, float]:
@@ -32,10 +32,10 @@ def growth_by_batch(one: Rows, table: Rows) -> None:
         text += f"Measured: {more:.2f} times.** "
     bold = "" if text else "**"
     text += (
-        f"{bold}From {us.index[0]} to {us.index[-1]} tokens our time {display.change(grown['ours'])}{bold}; "
+        f"{bold}From {us.index[0]} to {us.index[-1]} tokens our time {display.change(grown['ours'])}{bold}"
     )
-    others = [who for who in ("humming", "tinygemm", "FP16 cuBLAS") if who in us]
-    text += ", ".join(f"{who}'s {display.change(grown[who])}" for who in others) + ". "
+    others = [who for who in ("FP16 cuBLAS", "humming", "tinygemm") if who in us]
+    text += "".join(f", {who}'s {display.change(grown[who])}" for who in others) + ". "
     for who in us.columns.intersection(("ours", "humming", "tinygemm", "two-op")):
         late = us.index[us[who] >= us["FP16 cuBLAS"]]
         if len(late) == us[who].count():
@@ -44,7 +44,7 @@ def growth_by_batch(one: Rows, table: Rows) -> None:
             on = list(late) == [batch for batch in us.index if batch >= late[0]]
             text += f"{who.capitalize()} is " + ("" if on else "first ")
             text += f"no faster than FP16 {'from' if on else 'at'} {counted(late[0], 'token')}{' on' * on}. "
-    display.say(text)
+    display.say(text.strip())
 
 
 def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple[Lab, Rows]:
@@ -78,40 +78,3 @@ def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple
     title += source.run.gpu
     display.table(table.reset_index(), names, dict.fromkeys(table, "{:.2f}"), title)
     return source, beyond
-
-
-def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab) -> None:
-    """Say up to how many tokens INT4 stays ahead."""
-    last = beyond[beyond["batch"] == beyond["batch"].max()]
-    text = f"**At {last['batch'].iloc[0]} tokens FP16 is faster on {(last['gain'] < 1).sum()} of "
-    text += f"{len(last)} shapes.** "
-    top = beyond.loc[beyond["rate"].idxmax()]
-    text += (
-        f"Our fastest product, {top['shape']} with {top['batch']} tokens, reaches {top['rate']:.0f} TFLOP/s"
-    )
-    text += (
-        f", {beyond['rate'].max() / peak:.1%} of the peak that [lesson 01b](01b_roofs.ipynb) measured."
-        if peak and source is here
-        else "."
-    )
-    display.say(text)
-    picked = _picked(beyond)
-    lines = [picked.strip()] if picked else []
-    for row in beyond.rename(columns={"FP16 cuBLAS": "fp16", "two-op": "unpacked"}).itertuples():
-        line = f"{row.shape}, {row.batch} tokens: ours (rung {row.rung}) {row.ours:.1f} µs "
-        line += f"({row.rate:.0f} TFLOP/s), "
-        lines.append(line + f"FP16 {row.fp16:.1f} µs, two-op {row.unpacked:.1f} µs")
-    display.fold_items("The times, and which rung was picked", lines)
-
-
-def _picked(beyond: Rows) -> str:
-    """Where each of the two rungs was picked, and that the other was not timed there."""
-    rungs = beyond.dropna(subset="rung").groupby("rung")
-    parts = []
-    for rung, rows in rungs:
-        some = [f"{at.shape} with {at.batch} tokens" for at in rows[["shape", "batch"]].itertuples()]
-        few = f" ({listed(some)})" if len(some) < 3 else ""
-        parts.append(f"rung {rung} at {counted(len(rows), 'point')}{few}")
-    text = f" The dispatcher picks {listed(parts)}, by a law of time that was fitted in tuning. Where both "
-    text += "could run, only the choice was recorded, so what stream-K brings is not in the record."
-    return text if {"12", "13"} & {*rungs.groups} else ""

@@ -1,87 +1,88 @@
-"""What the dispatcher's choices of lesson 04c take by the number of tokens, and where their time grows."""
+"""What the builds that lesson 04c's dispatcher picks take by tokens, and where time steps up."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.pages.lesson_04c_large import free_up_to
-from rooflab.pages.lesson_04c_stops import bound_us
 from rooflab.studies import int4 as study
 from rooflab.view import display
-from rooflab.words import listed
 
 
 def _picks(here: Lab, drawn: Any, batches: list[Any]) -> Rows:
     """The measured rows of the dispatcher's choices, by number of tokens; `build` is rung and constants."""
-    rows = here.measure("int4", [study.chosen(*drawn, batch, here.sized) for batch in batches])
+    cases = {batch: study.chosen(*drawn, batch, here.sized) for batch in batches}
+    rows = here.measure("int4", list(cases.values()))
     rows = rows.dropna(subset="median_us").sort_values("batch", ignore_index=True)
     rows["build"] = rows["impl"] + " " + rows["options"].fillna("").astype(str)
     rows["rung"] = rows["impl"].str.partition("_")[0]
+    rows["columns"] = [study.own_rung(cases[batch])[1].get("TOKENS") for batch in rows["batch"]]
     return rows
 
 
-def picks_in_numbers(here: Lab, drawn: Any, some: list[Any], read_roof: float, peak: float | None) -> None:
-    """Show what the dispatcher picks on the drawn matrix and how long it takes, by number of tokens."""
-    rows = _picks(here, drawn, some)
-    if rows.empty:
-        return
-    rows["least"] = [bound_us(*drawn, batch, "int4_g128", read_roof, peak) for batch in rows["batch"]]
-    rows["over"] = rows["median_us"] / rows["least"]
-    names = {"batch": "Tokens", "rung": "Rung picked", "median_us": "Time (µs)"}
-    names |= {"least": "Bound (µs)", "over": "Time ÷ bound"}
-    forms = {"median_us": "{:.1f}", "least": "{:.1f}", "over": "{:.2f}"}
-    title = f"What the dispatcher picks, {drawn[0]:,} × {drawn[1]:,} on {here.run['gpu']}"
-    display.table(rows, names, forms, title, folded=True)
-
-
-def where_time_steps(here: Lab, drawn: Any, batches: list[Any], table: Rows) -> None:
-    """Say in which step of the number of tokens our time grows most, among those that the bound has nearly
-    free, and which constants of the kernel change there.
-    """
-    rows = _picks(here, drawn, [batch for batch in batches if batch <= free_up_to(table)[0]])
-    if len(rows) < 3:
-        return
-    grown = rows["median_us"] / rows["median_us"].shift()
-    if not grown.max() > 1.05:
-        return
-    at = int(grown.idxmax())
-    was, now = rows.iloc[at - 1], rows.iloc[at]
-    text = f"The largest step is from {was['batch']} to {now['batch']} tokens: {grown[at]:.2f} times. "
-    if was["build"] == now["build"]:
-        return display.say(f"{text}The kernel is the same; why it takes longer was not recorded.")
-    changed = _changed(was, now)
-    text += f"There the dispatcher takes another build of the kernel: {changed}. "
-    same = rows.groupby("build", sort=False).agg(
-        first=("batch", "min"), last=("batch", "max"), us=("median_us", "first"), end=("median_us", "last")
+def _builds(rows: Rows) -> Rows:
+    """A row for each build in turn: its tokens, its columns, its times and how much they grow."""
+    turn = (rows["build"] != rows["build"].shift()).cumsum()
+    found = rows.groupby(turn, sort=False).agg(
+        start=("batch", "first"),
+        end=("batch", "last"),
+        rung=("rung", "first"),
+        columns=("columns", "first"),
+        us=("median_us", "first"),
+        most=("median_us", "last"),
     )
-    same = same[same["first"] < same["last"]]
-    inside = (same["end"] / same["us"]).max() if len(same) else float("nan")
-    if inside < 1 + (grown.max() - 1) / 2:
-        spans = listed(
-            [
-                f"{row.first_} to {row.last_}"
-                for row in same.rename(columns={"first": "first_", "last": "last_"}).itertuples()
-            ]
+    found["within"] = (found["most"] / found["us"]).where(found["end"] > found["start"])
+    found["step"] = found["us"] / found["most"].shift()
+    return found.reset_index(drop=True)
+
+
+def time_by_build(here: Lab, drawn: Any, batches: list[Any], table: Rows) -> list[str]:
+    """Show how our time grows within a build and from one build to the next, and say which is more, up to
+    the tokens that the bound has nearly free; what of it was not recorded.
+    """
+    rows = _picks(here, drawn, batches)
+    if len(rows) < 3:
+        return []
+    found = _builds(rows)
+    found["tokens"] = _spans(found, "start", "end", "{:.0f}")
+    found["took"] = _spans(found, "us", "most", "{:.1f}")
+    names = {"tokens": "Tokens", "rung": "Rung", "columns": "Columns (TOKENS)", "took": "Time (µs)"}
+    names |= {"within": "Growth within", "step": "Step from the build before"}
+    forms = {"columns": "{:.0f}", "within": "{:.2f}", "step": "{:.2f}"}
+    title = (
+        f"A row for each build that the dispatcher picks, {drawn[0]:,} × {drawn[1]:,} on {here.run['gpu']}"
+    )
+    display.table(found, names, forms, title)
+    free = found[found["start"] <= free_up_to(table)[0]]
+    within, steps = free["within"].max(), free["step"].dropna()
+    if steps.empty or not steps.max() > 1.05:
+        return []
+    at = int(steps.idxmax())
+    text = f"Up to {free['end'].iloc[-1]} tokens, which the bound has nearly free, the largest step is from "
+    text += f"{found['end'][at - 1]} to {found['start'][at]} tokens: {steps[at]:.2f} times"
+    if within < 1 + (steps.max() - 1) / 2:
+        text += (
+            f"; within a build time grows {within:.2f} times at most. **So the cost lies in the builds for "
         )
         text += (
-            f"Within one build ({spans} tokens) time grows {inside:.2f} times at most. **So the cost lies "
+            "more tokens, hardly in the tokens**: a build multiplies by all of its columns, empty ones too, "
         )
-        text += "in the builds for more tokens, hardly in the tokens**: a build multiplies by all of its "
-        text += "`TOKENS` columns, empty ones too, and keeps room for them. "
-    display.say(f"{text}Which constant costs how much was not recorded.")
+        text += "and keeps room for their x and their sums"
+    display.say(f"{text}.")
+    ends = f"{found['end'][at - 1]} to {found['start'][at]}"
+    return [f"Which constant of the build costs the step from {ends} tokens."]
 
 
-def _changed(was: Any, now: Any) -> str:
-    """The constants in which two builds differ: "`TOKENS` 16 → 32"; or the rungs."""
-    if was["impl"] != now["impl"]:
-        return f"rung {was['rung']} → {now['rung']}"
-    before, after = (dict(part.split("=") for part in str(row["options"]).split()) for row in (was, now))
-    keys = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
-    return listed(
-        [
-            f"`{key.upper()}` {before.get(key, 'as it stands')} → {after.get(key, 'as it stands')}"
-            for key in keys
-        ]
-    )
+def _spans(found: Rows, first: str, last: str, form: str) -> list[str]:
+    """ "1 to 4", or one value where both are written alike."""
+    ends = [(form.format(a), form.format(b)) for a, b in zip(found[first], found[last], strict=True)]
+    return [a if a == b else f"{a} to {b}" for a, b in ends]
+
+
+def both_rungs_of_tiles(beyond: Rows) -> bool:
+    """Whether rungs 12 and 13 were both picked beyond a block's tokens."""
+    return {"12", "13"} <= set(pd.Series(beyond["rung"]).dropna())

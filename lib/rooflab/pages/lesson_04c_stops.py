@@ -47,58 +47,97 @@ def crossings(read_roof: float, peak: float | None) -> None:
     )
 
 
-def why_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
-    """Say, of the shape that stops paying first and of the one that pays longest, what the bounds allow and
-    how far each format is from its own; the table of every point, folded.
+def where_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
+    """Say on how many shapes FP16 is faster at the most tokens, and how far ours and FP16 are from their
+    bounds on the shape that falls behind first and on the one ahead longest; every point, folded.
     """
-    if beyond.empty or not {"dram_read", "fp16_tensor"} <= set(source.roof):
+    if beyond.empty:
         return
+    at = beyond["batch"].max()
+    last = beyond[beyond["batch"] == at]
+    text = f"**At {at} tokens FP16 is faster on {(last['gain'] < 1).sum()} of {len(last)} shapes.**"
+    columns = {
+        "shape": "n × k",
+        "batch": "Tokens",
+        "rung": "Rung",
+        "ours": "Ours (µs)",
+        "rate": "Ours (TFLOP/s)",
+    }
+    columns |= {"FP16 cuBLAS": "FP16 (µs)", "gain": "Gain"}
+    forms = {"ours": "{:.1f}", "FP16 cuBLAS": "{:.1f}", "rate": "{:.0f}", "gain": "{:.2f}"}
+    table, reasons = beyond, list[str]()
+    if {"dram_read", "fp16_tensor"} <= set(source.roof):
+        table = _beside_bounds(beyond, source, shapes)
+        columns |= {"possible": "Bounds allow", "fp16_over": "FP16 ÷ its bound", "over": "Ours ÷ its bound"}
+        forms |= dict.fromkeys(("possible", "fp16_over", "over"), "{:.2f}")
+        first = table[table["gain"] < 1].sort_values(["batch", "gain"], kind="stable").head(1)
+        most = table[(table["batch"] == at) & (table["gain"] > 1)].sort_values("gain").tail(1)
+        names = {f"{n:,} × {k:,}": (n, k) for n, k in shapes}
+        peak = source.roof["fp16_tensor"].value
+        text += "".join(f" {_fallen(row)}" for row in first.itertuples())
+        text += "".join(f" {_ahead(row, peak)}" for row in most.itertuples())
+        chosen = (*first.itertuples(), *most.itertuples())
+        reasons = [line for row in chosen if (line := _line(row, source, names))]
+    display.say(text)
+    items = "\n".join(f"- {reason}" for reason in reasons)
+    title = f"Every point beyond a block's tokens, on {source.run.gpu}"
+    parts = [items, (table, columns, forms, title)] if items else [(table, columns, forms, title)]
+    display.fold_parts("The work of an SM there, and every point", parts)
+
+
+def _beside_bounds(beyond: Rows, source: Lab, shapes: list[Any]) -> Rows:
+    """The points with how many times its bound each of the two takes, `over` and `fp16_over`, and the gain
+    that the bounds allow, `possible`.
+    """
     read_roof, peak = (source.roof[name].value for name in ("dram_read", "fp16_tensor"))
-    names = {f"{n:,} × {k:,}": (n, k) for n, k in shapes}
-    table = beyond[["shape", "batch", "gain"]].copy()
-    for column, who, format in (("ours", "ours", "int4_g128"), ("fp16", "FP16 cuBLAS", "fp16")):
-        least = [
-            bound_us(*names[at.shape], at.batch, format, read_roof, peak)
-            for at in table[["shape", "batch"]].itertuples()
-        ]
-        table[f"least_{column}"], table[column] = least, beyond[who] / least
-    table["possible"] = table["least_fp16"] / table["least_ours"]
-    table = table.dropna(subset=["ours", "fp16"])
-    if table.empty:
-        return
-    first = table.sort_values(["batch", "gain"], kind="stable")
-    first = first[first["gain"] < 1].head(1)
-    most = table[table["batch"] == table["batch"].max()]
-    last = most[most["gain"] > 1].sort_values("gain").tail(1)
-    lines = [_line(row, source, names) for row in (*first.itertuples(), *last.itertuples())]
-    if lines:
-        display.fold_items("Why there? The first shape that falls behind, and the one ahead longest", lines)
-    columns = {"shape": "n × k", "batch": "Tokens", "possible": "Bounds allow", "fp16": "FP16 ÷ its bound"}
-    columns |= {"ours": "Ours ÷ its bound", "gain": "Gain"}
-    forms = dict.fromkeys(("possible", "fp16", "ours", "gain"), "{:.2f}")
-    display.table(table, columns, forms, f"The same for every point, on {source.run.gpu}", folded=True)
+    names, table = {f"{n:,} × {k:,}": (n, k) for n, k in shapes}, beyond.copy()
+    points = list(table[["shape", "batch"]].itertuples(index=False))
+    least = {
+        format: [bound_us(*names[at.shape], at.batch, format, read_roof, peak) for at in points]
+        for format in ("int4_g128", "fp16")
+    }
+    table["over"], table["fp16_over"] = (
+        table["ours"] / least["int4_g128"],
+        table["FP16 cuBLAS"] / least["fp16"],
+    )
+    table["possible"] = [fp16 / int4 for fp16, int4 in zip(least["fp16"], least["int4_g128"], strict=True)]
+    return table
+
+
+def _fallen(row: Any) -> str:
+    """The point at which ours falls behind first, beside its bounds."""
+    return (
+        f"The first to fall behind is {row.shape}, at {row.batch}: the bounds allow {row.possible:.2f}, but "
+        f"ours takes {row.over:.2f} times its bound and FP16 {row.fp16_over:.2f} times its own."
+    )
+
+
+def _ahead(row: Any, peak: float) -> str:
+    """The point of the most tokens at which ours is still ahead furthest, and by what."""
+    text = f"{row.shape} is still ahead at {row.batch}, {row.gain:.2f} times as fast"
+    if row.possible < 1.02:
+        text += (
+            f". Both do the same operations there, so this is not INT4's gain: ours reaches {row.rate:.0f} "
+        )
+        text += f"TFLOP/s, {row.rate / peak:.1%} of the measured peak, and FP16 {row.rate / row.gain:.0f}"
+    return f"{text}."
 
 
 def _line(row: Any, source: Lab, names: dict[str, Any]) -> str:
-    """A line of the explanation: how far either format is from its bound at one point, how much an SM
-    multiplies there, and a likely reason.
+    """How much an SM multiplies at one point, with a likely reason where that is little; nothing for a rung
+    without tiles.
     """
-    text = f"**{row.shape}, {row.batch} tokens** (gain {row.gain:.2f}): the bounds allow {row.possible:.2f}. "
-    text += f"Ours takes {row.ours:.2f} times its bound, FP16 {row.fp16:.2f} times its own."
     work = work_of_an_sm(*names[row.shape], row.batch, source)
-    if work:
-        text += f" Our tiles have {work.rows} rows and up to {work.tokens} tokens: {work.tiles} tiles × "
-        text += (
-            f"{work.groups} groups of {GROUP} columns of k ÷ {work.sms} SMs = **{work.steps:.0f} groups an "
-        )
-        text += "SM**."
-    if row.ours > 1.5 * row.fp16 and work and work.steps < _FEW_GROUPS:
-        text += (
-            " A likely reason: on so few groups, filling the ring first and adding up or storing the sums "
-        )
-        text += "last weigh much. Nothing was counted beyond 64 tokens, so this is not proven."
-    elif row.gain > 1 and row.possible < 1.02:
-        text += " Both formats do the same operations, and ours comes nearer to the tensor cores' peak."
+    if not work:
+        return ""
+    text = (
+        f"**{row.shape}, {row.batch} tokens**: tiles have {work.rows} rows and up to {work.tokens} tokens. "
+    )
+    text += f"{work.tiles} tiles × {work.groups} groups of {GROUP} columns of k ÷ {work.sms} SMs = "
+    text += f"**{work.steps:.0f} groups an SM**."
+    if row.over > 1.5 * row.fp16_over and work.steps < _FEW_GROUPS:
+        text += " A likely reason for its distance from the bound: on so few groups, filling the ring first "
+        text += "and adding up or storing the sums last weigh much."
     return text
 
 

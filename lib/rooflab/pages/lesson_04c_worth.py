@@ -31,7 +31,8 @@ def worth_by_batch(here: Lab, read_roof: float, peak: float | None) -> None:
     missing = [batch for batch in asked if batch not in whole.index]
     if len(whole):
         _draw(here, whole, read_roof, peak)
-        display.say(_compared(whole) + _instructions(here, whole))
+        display.say(_compared(whole))
+        display.fold_parts("Why, rung by rung", [_reasons(whole), _instructions(here, whole)])
     if missing:
         at = f"{listed(missing)} {'token' if missing == [1] else 'tokens'}"
         display.say(
@@ -71,32 +72,35 @@ def _draw(here: Lab, whole: Rows, read_roof: float, peak: float | None) -> None:
         tuned = here.held("int4", [study.chosen(*_SHAPE, 1, here.sized)])
         us = here.measure("int4", tuned)["median_us"].dropna()
         said += f" (the tuned build that the page uses takes {us.iloc[0]:.1f} µs). " if len(us) else ". "
-    bounds = [f"{us:.1f} µs at {name}" for us, name in zip(least, names, strict=True)]
+    bounds = [f"{us:.1f} µs at {counted(at, 'token')}" for us, at in zip(least, whole.index, strict=True)]
     plot.show(fig, f"{said}The dashed line is the bound: {listed(bounds)}.")
 
 
 def _compared(whole: Rows) -> str:
-    """What `wgmma` and the TMA bring, as ratios of times, and how that reads."""
+    """What the two rungs bring, as ratios of times, and where."""
     most = whole.index[-1]
-    total = whole[9] / whole[11]
-    wgmma, tma = whole[9] / whole[10], whole[10] / whole[11]
-    lines = [
+    total, wgmma, tma = whole[9] / whole[11], whole[9] / whole[10], whole[10] / whole[11]
+    return (
         f"**At {counted(most, 'token')} rung 11 runs at {total[most]:.2f} times the speed of rung 9: "
-        f"{wgmma[most]:.2f} by rung 10 × {tma[most]:.2f} by rung 11.** Each rung changes more than one "
-        "thing, so the factors are the rungs', not those of `wgmma` and the TMA alone.\n",
-        f"- **Rung 10 (`wgmma`) beside 9**: {_series(wgmma)}. {_where(wgmma)} `mma` takes x from "
-        "registers, so every warp first loads it there; `wgmma` reads it from shared memory. But rung 10 "
-        "scales *each weight*, where rung 9 scales the sum of a group: a fixed cost, shared by all tokens."
-        + " At 1 token all three are untuned."
-        * (1 in whole.index),
-        f"- **Rung 11 (TMA) beside 10**: {_series(tma)}. {_where(tma)}",
-    ]
+        f"{wgmma[most]:.2f} by rung 10 × {tma[most]:.2f} by rung 11.** Rung 10 {_where(wgmma)}; rung 11 "
+        f"{_where(tma)}."
+    )
+
+
+def _reasons(whole: Rows) -> str:
+    """What each of the two rungs changes beside its instruction, with its ratios at each number of tokens."""
+    wgmma, tma = whole[9] / whole[10], whole[10] / whole[11]
+    text = (
+        "Each rung changes more than one thing, so a factor is the rung's, not that of `wgmma` or the TMA "
+        f"alone.\n\n- **Rung 10 beside 9**: {_series(wgmma)}. `mma` takes x from registers, so every warp "
+        "first loads it there; `wgmma` reads it from shared memory. But rung 10 scales *each weight*, which "
+        "costs the same for any number of tokens; rung 9 scales the sums of a group, which costs little for "
+        f"few tokens.\n- **Rung 11 beside 10**: {_series(tma)}."
+    )
     if whole.index[0] <= _SUMS_SCALED:
-        lines[-1] += (
-            f" Up to {_SUMS_SCALED} tokens rung 11 also scales sums again, so there the ratio is not "
-        )
-        lines[-1] += "the copies' alone."
-    return "\n".join(lines)
+        text += f" Up to {_SUMS_SCALED} tokens rung 11 also scales sums again, so there the ratio is not "
+        text += "the copies' alone."
+    return text
 
 
 def _series(ratio: Any) -> str:
@@ -112,11 +116,11 @@ def _where(ratio: Any) -> str:
     costs = [batch for batch, of in ratio.items() if of < 0.95]
     even = [batch for batch in ratio.index if batch not in (*pays, *costs)]
     if len(pays) == len(ratio):
-        return "It pays at each." if len(ratio) > 1 else "It pays."
+        return "pays at each" if len(ratio) > 1 else "pays"
     parts = []
     for verb, batches in (("pays at", pays), ("brings about nothing at", even), ("costs time at", costs)):
         parts += [f"{verb} {listed(batches)}"] if batches else []
-    return f"It {listed(parts)}."
+    return listed(parts)
 
 
 def _instructions(here: Lab, whole: Rows) -> str:
@@ -130,9 +134,9 @@ def _instructions(here: Lab, whole: Rows) -> str:
     if executed.isna().any():
         return ""
     each = 32 * executed.to_numpy() / (_SHAPE[0] * _SHAPE[1])
-    text = f"\n\nCounted for one token: {each[0]:.1f} instructions a weight in rung 9, {each[1]:.1f} in rung "
+    text = f"Counted for one token: {each[0]:.1f} instructions a weight in rung 9, {each[1]:.1f} in rung "
     text += f"10 and {each[2]:.1f} in rung 11."
     times = whole.loc[1] if 1 in whole.index else None
     if times is not None and int(np.argmax(each)) == int(np.argmax(times.to_numpy(float))):
         text += f" Rung {_NUMBERS[int(np.argmax(each))]}, with the most of them, takes longest there."
-    return f"{text} For more tokens they were not counted."
+    return text

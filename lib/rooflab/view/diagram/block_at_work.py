@@ -76,7 +76,11 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
     """Who copies, multiplies and waits in a block of each rung, over an example's time."""
     runs = [(rung, way_of(rung), run(way_of(rung))) for rung in rungs]
     canvas, left, y, said = Canvas(), 74.0, 0.0, list[str]()
-    canvas.text(0, y + 12, "An example, not measured: look at who waits, not at the lengths.")
+    canvas.text(
+        0,
+        y + 12,
+        "An example, not measured: look at who waits, not at the lengths. All slots are full at the start.",
+    )
     y += 24
     unit = (svg.WIDTH - left - 2) / max(max(piece.end for piece in pieces) for _, _, pieces in runs)
     fills = {"orders": GREY, "loads x": SKY, "multiplies": AMBER, "waits": NONE, "copies": BLUE}
@@ -92,7 +96,8 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
             canvas.text(0, y + 14, f"{who} {lane}" if lane < _WORKERS else "TMA", svg.SMALL)
             for piece in pieces:
                 if piece.lane == lane:
-                    words = piece.what if piece.what != "multiplies" else f"× {piece.group}"
+                    numbered = {"multiplies": f"× {piece.group}", "copies": f"fill {piece.group}"}
+                    words = numbered.get(piece.what, piece.what)
                     wide = (piece.end - piece.start) * unit
                     canvas.cell(left + piece.start * unit, y, wide, 20, words, fills[piece.what])
             y += 23

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from rooflab.lab import Lab
+from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.pages import Opening, Rows, named_facts
 from rooflab.pages.lesson_04d_clocks import clocks_drawn as clocks_drawn
 from rooflab.pages.lesson_04d_clocks import exercise_in_the_record as exercise_in_the_record
@@ -20,6 +21,7 @@ from rooflab.pages.lesson_04d_laptop import (
     kernel_or_launches,
     left_open,
 )
+from rooflab.pages.lesson_04d_laptop import beside_the_kernels as beside_the_kernels
 from rooflab.pages.lesson_04d_laptop import laptop_gains as laptop_gains
 from rooflab.pages.lesson_04d_laptop import published_by_batch as published_by_batch
 from rooflab.pages.lesson_04d_laptop import without_launches as without_launches
@@ -27,14 +29,21 @@ from rooflab.pages.lesson_04d_memory import slow_and_fast_memory as slow_and_fas
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, page, plot
+from rooflab.words import counted
 
-# What a clock and a cache count, in the words of the first screen.
+# Clock and cache in the words of the first screen: of the event clock only the pair that the source timed.
 _COUNTED = {
-    "event, warm": "with launches, weights cached",
-    "event, cold": "with launches, weights in DRAM",
-    "graph, warm": "kernels alone, weights cached",
-    "graph, cold": "kernels alone, weights in DRAM",
+    "event, warm": "event clock, weights cached",
+    "graph, warm": "graph clock, weights cached",
+    "graph, cold": "graph clock, weights in DRAM",
 }
+
+
+# The gains that the page draws by batch: whose, of what, by which clock and cache.
+_PUBLISHED = "source: loop, event"
+_EVENT = "here: loop, event, warm"
+_LOOP = "here: loop, graph, cold"
+_ONCE = "here: read once, graph, cold"
 
 
 def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
@@ -53,17 +62,20 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
     answer = "The published clock also times the launches. "
     if len(named):
         published = float(named["fp16"].iloc[0] / named["fused"].iloc[0])
-        told = {f"{LAPTOP}: with launches, perhaps cached": published}
+        told = {f"{LAPTOP}: event clock, perhaps cached": published}
         if f"{drawn[0]:,} × {drawn[1]:,}" == PROFILED:
-            told[f"{LAPTOP}: {_COUNTED['graph, cold']}"] = float(kernels["fp16"] / kernels["fused"])
+            told[f"{LAPTOP}: profiler, weights in DRAM"] = float(kernels["fp16"] / kernels["fused"])
             answer = f"{kernel_or_launches(theirs, kernels)} "
         shown = told | shown
     alone = gain.get("graph, cold")
     if alone == alone and alone is not None:
+        answer += f"On the {gpu}, by a clock without launches and from DRAM, its kernel is "
         answer += (
-            f"On the {gpu} its kernel alone, from DRAM, has {alone:.2f} times the speed of FP16 for one "
+            f"{display.speed(alone)} as FP16"
+            if alone > 1
+            else f"slower than FP16: {alone:.2f} times its speed"
         )
-        answer += "token."
+        answer += " for one token."
     able = (
         "say what an event clock, a graph clock, a warm and a cold cache each measure",
         "take a speed-up apart into kernels, launches and cache, and say what a record leaves open",
@@ -80,7 +92,8 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
             patch.set_facecolor(plot.PEER_COLOUR)
         if text.get_color() == "black" and value > 0.12 * ax.get_xlim()[1]:  # inside, off the line
             text.set(color="white", fontweight="bold", ha="right", position=(-5, 0))
-    said = f"{title}: by the source's times for the {LAPTOP}, and here on {gpu}, {plot.dates(rows)}."
+    said = f"{title}: by the source's times for the {LAPTOP}, and here on {gpu}, {plot.dates(rows)}. "
+    said += "The event clock counts launches, too; the profiler and the graph clock count kernels alone."
     return answer, able, (fig, said)
 
 
@@ -127,14 +140,15 @@ def cost_of_a_token(one_shape: Rows, name: str, gpu: str, event: int, graph: int
     first, alone = one_shape.loc["event, warm", 1], one_shape.loc["graph, warm", 1]
     text = f"A further token costs {_cost(event)} by the event clock, and {_cost(graph)} by the graph clock."
     if event > 1.2 * graph and first["fused"] > event + graph:
-        text = f"Of the {first['fused']:.0f} µs for one token the kernel takes {alone['fused']:.0f}, by the "
-        text += f"graph clock; the other {first['fused'] - alone['fused']:.0f} pass beside it. Our Python "
-        text += (
-            "launches the loop, cuBLAS's launcher in C++ the other. **This clock compares two launchers**, "
+        text = (
+            "**This clock compares two launchers**: our Python launches the loop, cuBLAS's C++ code launches "
         )
         text += (
-            f"so {first['gain']:.2f} is not the kernel's gain. Each further token costs {event:.0f} µs by "
+            f"FP16, so {first['gain']:.2f} is not the kernel's gain. Of the {first['fused']:.0f} µs for one "
         )
+        text += f"token the loop's kernel takes {alone['fused']:.0f} by the graph clock; the other "
+        text += f"{first['fused'] - alone['fused']:.0f} pass beside it. Each further token costs "
+        text += f"{event:.0f} µs by "
         text += f"the event clock, on average, and {graph:.0f} by the graph clock."
     display.say(text)
 
@@ -151,7 +165,7 @@ def by_clock_and_cache(one_shape: Rows, name: str, gpu: str) -> list[Any]:
     title = f"Gain over FP16 for one token by clock and cache, {name} on {gpu}"
     display.table(table, names, dict.fromkeys(("warm", "cold"), "{:.2f}"), title)
     parts = one_shape.reindex([(how, batch) for batch in (1, 2) for how in order])
-    names = {"batch": "Batch", "how": "Clock, cache", "fused": "Fused, a loop (µs)"}
+    names = {"batch": "Batch", "how": "Clock, cache", "fused": "Loop (µs)"}
     names |= {"fp16": "FP16 (µs)", "gain": "Gain over FP16"}
     forms = {"fused": "{:.1f}", "fp16": "{:.1f}", "gain": "{:.2f}"}
     display.table(parts.reset_index(), names, forms, "The times, of one token and two", folded=True)
@@ -162,15 +176,24 @@ def clock_and_cache_factors(one_shape: Rows, drawn: Any, gpu: str, here: Lab) ->
     """Say how clock and cache change the gain together, and what is left of it without both."""
     at = one_shape["gain"].xs(1, level="batch")
     warm, cold = one_shape.loc["graph, warm", 1], one_shape.loc["graph, cold", 1]
-    text = "Judge the cache by the graph clock: how far the event clock's times differ from run to run was "
-    text += "not measured. "
-    text += f"By the graph clock FP16 takes {warm['fp16'] / cold['fp16']:.0%} of its cold time with weights "
-    text += f"in the cache, the fused kernel {warm['fused'] / cold['fused']:.0%}"
-    if warm["fp16"] / cold["fp16"] < warm["fused"] / cold["fused"]:
-        text += ": the kernel that moves more bytes gains more from the cache"
+    shares = warm["fp16"] / cold["fp16"], warm["fused"] / cold["fused"]
+    text = f"**By the graph clock FP16 takes {shares[0]:.0%} of its cold time with weights in the cache, "
+    text += "the loop "
+    text += f"{shares[1]:.0%}"
+    text += ": the kernel that moves more bytes gains more.**" if shares[0] < shares[1] else ".**"
     if at["graph, cold"] < 1:
-        text += f". From DRAM and without launches {at['graph, cold']:.2f} is left"
-    display.say(f"{text}.")
+        text += f" From DRAM and without launches a gain of {at['graph, cold']:.2f} is left."
+    by_event = one_shape["fused"].xs(1, level="batch").reindex(["event, warm", "event, cold"])
+    if by_event.notna().all():
+        text += f" The event clock's {at['event, warm']:.2f} and {at['event, cold']:.2f} are not compared: "
+        text += "how far "
+        text += "its times differ from run to run was not measured"
+        if by_event.iloc[1] < by_event.iloc[0]:
+            text += f" (the loop took {by_event.iloc[0]:.1f} µs warm and {by_event.iloc[1]:.1f} cold, "
+            text += "though a cache "
+            text += "cannot make it slower)"
+        text += "."
+    display.say(text)
 
 
 def gains_by_batch(
@@ -191,15 +214,15 @@ def gains_by_batch(
     tiled = [c for c in tiled if c in recorded]
     ours = here.measure("int4", tiled).set_index("batch")["median_us"]
     known = published.set_index("batch")["gain"].dropna()
-    gains = {"published": known} if len(known) else {}
-    gains["here, same clock"] = one_shape.loc["event, warm"]["gain"]
-    gains["here, kernels, cold"] = one_shape.loc["graph, cold"]["gain"]
+    gains = {_PUBLISHED: known} if len(known) else {}
+    gains[_EVENT] = one_shape.loc["event, warm"]["gain"]
+    gains[_LOOP] = one_shape.loc["graph, cold"]["gain"]
     if len(ours):
-        gains["read once, cold"] = (one_shape.loc["graph, cold"]["fp16"] / ours).dropna()
+        gains[_ONCE] = (one_shape.loc["graph, cold"]["fp16"] / ours).dropna()
     title = f"Gain over FP16, {name}"
     fig, ax = plot.figure("batch", "times as fast", title, xlog=True, ylog=True, height=4)
     for label, side in gains.items():
-        once = label.startswith("read once")
+        once = label == _ONCE
         plot.series(ax, side.index, side, label=label, colour=plot.COLOURS[5] if once else "")
     plot.roof_line(ax, 1, "as fast as FP16", where="right")
     ax.set_xticks([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32])
@@ -207,40 +230,41 @@ def gains_by_batch(
     plot.label_ends(ax)
     ends = [f"{label} {side.iloc[0]:.2f} to {side.iloc[-1]:.2f}" for label, side in gains.items()]
     about = f"{title}; here is {gpu}, {plot.dates(rows)}; from batch {sizes[0]} to {sizes[-1]}"
-    cold = "Cold is by the graph clock; published is the source's event clock on its own GPU"
-    plot.show(fig, f"{about}: {', '.join(ends)}. {cold}.")
+    plot.show(fig, f"{about}: {'; '.join(ends)}.")
     return known, gains
 
 
-def crossovers(gains: dict[str, Any], known: Rows, lost: int, name: str) -> None:
-    """Show from which batch on each gain is below 1."""
+def what_loses(gains: dict[str, Any], lost: int, name: str, here: Lab, drawn: Any) -> None:
+    """Say from which number of tokens on each is slower than FP16, by which clock, and what of it the loop
+    makes; `lost` is that of the source's profiler.
+    """
 
-    def crossover(gain):
-        lost = gain[gain < 1]
-        return f"batch {lost.index[0]}" if len(lost) else f"none up to {gain.index[-1]}"
+    def below(key: str) -> str:
+        late = gains[key][gains[key] < 1]
+        return f"from {counted(int(late.index[0]), 'token')} on" if len(late) else "nowhere"
 
-    table = pd.DataFrame({"way": gains.keys(), "at": [crossover(g) for g in gains.values()]})
-    if len(known):
-        table.loc[len(table)] = ["published, kernels alone (above)", f"batch {lost}"]
-    title = f"From which number of tokens on each curve is below 1, {name}"
-    display.table(table, {"way": "Gain", "at": "Falls below 1 at"}, {}, title, folded=True)
-
-
-def what_loses(gains: dict[str, Any], gpu: str) -> None:
-    """Say what the published crossover is made of."""
-    text = ""
-    once, loop = gains.get("read once, cold"), gains["here, kernels, cold"]
+    once, loop, text = gains.get(_ONCE), gains[_LOOP], ""
     if once is not None and len(once):
-        last = once.index[-1]
-        won = once.iloc[-1] > 1
-        text += "**With more tokens the loop loses, not INT4**: r" if won else "R"
-        text += f"ead once, INT4 against FP16 is {'still ' if won else ''}{display.speed(once.iloc[-1])} "
-        text += f"at batch {last} on the {gpu}. "
-        if {1} <= set(once.index) & set(loop.index):
-            text += "For one token both kernels read the weights once: from the loop's "
-            text += f"{loop[1]:.2f} to {once[1]:.2f} is what 04b's kernels bring. "
-    else:
-        text += "Part 04c reads the weights once. "
+        last, won = once.index[-1], once.iloc[-1] > 1
+        text = "**With more tokens the loop loses, not INT4**: r" if won else "R"
+        text += f"ead once, INT4 is {'still ' if won else ''}{display.speed(once.iloc[-1])}"
+        text += f"{' as FP16' if once.iloc[-1] > 1 else ''} at batch {last} on the {here.run['gpu']}. "
+    ours = below(_EVENT), below(_LOOP)
+    text += f"The loop is slower than FP16 {ours[0]} here by "
+    text += "either clock" if ours[0] == ours[1] else f"the event clock and {ours[1]} by the graph clock"
+    if _PUBLISHED in gains:
+        text += f", {below(_PUBLISHED)} by the source's event clock"
+        text += f" and from {lost} on by its profiler" * (name == PROFILED)
+    text += ". "
+    if once is not None and {1} <= set(once.index) & set(loop.index):
+        text += (
+            f"For one token both kernels here read the weights once: from {loop[1]:.2f} to {once[1]:.2f} is "
+        )
+        text += "what 04b's kernels bring. "
+    cache, moved = int(here.run["l2_bytes"]), drawn[0] * drawn[1] * WEIGHT_BYTES["int4_g128"]
+    if moved < cache:
+        text += f"Only the first token of the cold loop must read DRAM: its {moved / 1e6:.1f} MB fit into L2 "
+        text += f"({plot.size_text(cache)}) for the others."
     display.say(text.strip())
 
 
@@ -260,13 +284,15 @@ def over_two_op(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: lis
     forms, main = dict.fromkeys(table.columns[1:], "{:.1f}"), table[table.columns[1]]
     if len(main) > 2:
         us = literal.loc[table.columns[1]]
-        text = f"At {table.columns[1]} the source's headline is {main[0]:.1f} times. Its table above, of "
-        text += (
-            f"another run, has {us['two_op']:,.0f} ÷ {us['fused']:,.0f} µs, {main[1]:.1f} times. Here it is "
-        )
-        display.say(f"{text}{main[2:].min():.1f} to {main[2:].max():.1f} times, by clock and cache.")
+        text = f"**Over the two-op product in PyTorch the loop is {main[2:].min():.1f} to "
+        text += f"{main[2:].max():.1f} times "
+        text += f"as fast here, by clock and cache.** The source's headline is {main[0]:.1f}, for "
+        text += f"{table.columns[1]}. "
+        text += f"Its table above, of another run, has {us['two_op']:,.0f} ÷ {us['fused']:,.0f} µs, "
+        text += f"{main[1]:.1f}."
+        display.say(text)
     names = {c: c for c in table} | {"way": "Clock, cache"}
-    display.table(table, names, forms, "Two-op in PyTorch ÷ fused, by clock and cache", folded=True)
+    display.table(table, names, forms, "Two-op in PyTorch ÷ loop, by clock and cache", folded=True)
 
 
 def what_is_open(one_shape: Rows, event: int, graph: int, theirs: Rows, kernels: Rows) -> None:
@@ -274,33 +300,18 @@ def what_is_open(one_shape: Rows, event: int, graph: int, theirs: Rows, kernels:
     parts = left_open(theirs, kernels)
     alone, first = one_shape.loc["graph, warm", 1]["fused"], first_launch(one_shape, graph)
     parts.append(unlike_the_model(one_shape, alone))
-    if first > 1.2 * event > 1.2 * graph > 0:
-        parts.append(
-            f"**Why the first launch seems so long.** {first} µs are what the event clock counts beside the "
-            f"first kernel. Each further launch costs {event}, by the same Python; what the first has that "
-            "the others lack was not recorded."
-        )
-    times = one_shape["fused"].xs(1, level="batch").reindex(["event, warm", "event, cold"])
-    if times.notna().all():
-        text = (
-            f"**The cache by the event clock.** For one token the loop takes {times.iloc[0]:.1f} µs warm and "
-        )
-        text += f"{times.iloc[1]:.1f} cold. "
-        if times.iloc[1] < times.iloc[0]:
-            text += "A cache cannot make it slower, so runs differ, by how much was not measured. "
-        parts.append(f"{text}So neither time is compared with the other.")
+    if parts[-1] and first > 1.2 * event > 1.2 * graph > 0:
+        parts[-1] += f" Nor why the first launch takes {first} µs, where each further one takes {event}."
     display.say("\n".join(f"- {part}" for part in parts if part))
 
 
 def takeaway(event: int, graph: int, theirs: Rows, kernels: Rows) -> None:
     """What to take away, computed."""
     text = f"- **Kernel or launches?** {in_figures(theirs, kernels)}\n"
-    text += (
-        "- A rough first model: of each further eager call an event clock counts the slower of the GPU and "
-    )
+    text += "- As a first model, of each further eager call an event clock counts the slower of the GPU and "
     text += "the program that launches"
     text += f", here {event} µs on average, where the kernel takes {graph}" * (event > graph > 0)
-    text += ". Single steps can differ from it.\n"
+    text += ".\n"
     text += "- A warm cache helps the kernel that moves more bytes. A decoder reads all its weights for each "
     text += "token, so they are never warm.\n"
     text += "- **With a speed-up, name the clock, the cache and the baseline.**"
@@ -309,7 +320,7 @@ def takeaway(event: int, graph: int, theirs: Rows, kernels: Rows) -> None:
 
 def explore(rows: Rows, gpu: str, here: Lab, name: str) -> Any:
     """The explorer of the published experiment, by contestant, clock and shape."""
-    called = {"fused": "fused, a loop", "fp16": "FP16", "two_op": "two-op in PyTorch"}
+    called = {"fused": "the loop", "fp16": "FP16", "two_op": "two-op in PyTorch"}
     kept = rows.assign(called=rows["who"].map(called))
     return explorer.Explorer(
         "published-experiment",
@@ -320,5 +331,5 @@ def explore(rows: Rows, gpu: str, here: Lab, name: str) -> Any:
         title=f"The published experiment on {gpu}",
         measure=explorer.measurer(here),
         ylog=True,
-        start={"called": "fused, a loop", "how": "event, warm", "shape": name},
+        start={"called": "the loop", "how": "event, warm", "shape": name},
     )

@@ -23,7 +23,7 @@ def clocks_drawn(one_shape: Rows, gpu: str) -> tuple[int, int]:
         text += f"{graph} µs for a kernel, {event} for each further launch"
         text += f", {first} for the first" * (first > event)
         text += (
-            ". Single steps miss them, as *What the record leaves open* shows."
+            "; *What the record leaves open* says where single steps differ."
             * bool(unlike_the_model(one_shape, graph))
             or "."
         )
@@ -48,7 +48,7 @@ def exercise_in_the_record(one_shape: Rows, event: int, graph: int) -> None:
         f"**In the record**: with a kernel of {graph} µs, {first} µs for the first launch and {event} µs for "
         f"each further one, the right function gives {listed([f'{us:.0f}' for us in given])} µs for "
         f"{listed(list(map(str, tokens)))} tokens. Measured: {seen} µs. The {event} µs are the average up to "
-        f"{tokens[-1]} tokens, so the last time is no test of this rough model."
+        f"{tokens[-1]} tokens, so the last time is no test of it."
     )
 
 
@@ -60,7 +60,7 @@ def unlike_the_model(one_shape: Rows, kernel: float) -> str:
     steps = (us.diff() / us.index.to_series().diff()).dropna()
     if len(steps) < 2 or steps.max() - steps.min() < 0.2 * steps.mean():
         return ""
-    text = "**Where the rough model of launches misses.** From batch to batch a further token costs "
+    text = "**Why the rough model misses single steps.** From batch to batch a further token costs "
     text += f"{listed([f'{step:.1f}' for step in steps])} µs by the event clock, not the same each time"
     low = steps[steps < kernel]
     if len(low):

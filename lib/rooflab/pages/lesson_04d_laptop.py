@@ -9,12 +9,13 @@ import pandas as pd
 from rooflab.hardware import device
 from rooflab.pages import Rows
 from rooflab.view import display, plot
+from rooflab.words import counted
 
 PROFILED = "8,960 × 1,536"  # the shape that the source profiled
 LAPTOP = "RTX 4070 Laptop"  # its GPU
 # Of the table that the source prints, and of the same one measured here.
 NAMES = {"batch": "Batch", "two_op": "Two-op in PyTorch (µs)"}
-NAMES |= {"fused": "Fused, a loop (µs)", "fp16": "FP16 (µs)", "gain": "Gain over FP16"}
+NAMES |= {"fused": "Loop (µs)", "fp16": "FP16 (µs)", "gain": "Gain over FP16"}
 FORMS = dict.fromkeys(("two_op", "fused", "fp16"), "{:,.0f}") | {"gain": "{:.2f}"}
 
 
@@ -49,31 +50,61 @@ def _as_launches_do(rest: Rows) -> bool:
     return bool((rest > 0).all() and rest.is_monotonic_increasing)
 
 
+def _beside_kernels(theirs: Rows, kernels: Rows) -> str:
+    """Whether what the clock counts beside the loop's kernels is likely launches: "grows" with them, is the
+    "same" on a smaller matrix, or "" where the times do not tell.
+    """
+    first = _lost_with_launches(theirs, PROFILED)
+    if _as_launches_do(left_over(theirs, kernels)["rest"]):
+        return "grows"
+    ratio = _smaller_matrix(theirs)
+    return "same" if first in ratio.index and ratio[first] > 0.8 else ""
+
+
+def _smaller_matrix(theirs: Rows) -> Rows:
+    """How many times as long as on the profiled shape the source's loop takes on its other, smaller one, by
+    number of tokens.
+    """
+    wide = theirs.pivot_table("fused", "batch", "shape")
+    small = [shape for shape in wide if shape != PROFILED and _weights(shape) < _weights(PROFILED)]
+    if not small or PROFILED not in wide:
+        return pd.Series(dtype=float)
+    return (wide[small[0]] / wide[PROFILED]).dropna()
+
+
+def _weights(shape: str) -> int:
+    """How many weights a shape has, from its name."""
+    n, k = (int(size.replace(",", "")) for size in shape.split(" × "))
+    return n * k
+
+
 def kernel_or_launches(theirs: Rows, kernels: Rows) -> str:
     """Whether the source's loop lost by its kernels or by its launches, as far as the source's times tell;
     in plain words.
     """
     timed, lost = _lost_with_launches(theirs, PROFILED), loses_from(kernels)
     text = (
-        f"By the source's profiler the kernels lose from {lost} tokens on: the loop reads all weights again "
+        f"By the source's profiler, which timed one token, the kernels lose from {lost} tokens on: the loop "
     )
-    text += "for each token."
+    text += "reads all weights again for each."
     if timed is None or timed < 2 or timed >= lost:
         return text
-    if _as_launches_do(left_over(theirs, kernels)["rest"]):
-        return f"{text} At {timed} it is probably the launches."
-    return f"{text} At {timed} they win by it, and lose by the event clock: what lies between is open."
+    text += f" At {timed} they win by it, but the loop loses by the event clock: "
+    known = {"grows": "probably its launches."}
+    known["same"] = "probably something beside the kernels, such as launches, but that is not proven."
+    return text + known.get(_beside_kernels(theirs, kernels), "what lies between is open.")
 
 
 def in_figures(theirs: Rows, kernels: Rows) -> str:
     """The same with its figures, for the end of the page."""
     timed, lost = _lost_with_launches(theirs, PROFILED), loses_from(kernels)
-    later = f"rom {lost} tokens on the kernels lose, by the profiler's times"
+    later = f"rom {lost} tokens on the kernels lose, by the profiler's time of one"
     if timed is None or timed < 2 or timed >= lost:
         return f"F{later}."
-    known = "probably launches" if _as_launches_do(left_over(theirs, kernels)["rest"]) else "not known"
+    known = {"grows": "probably launches", "same": "probably something beside them, such as launches"}
+    told = known.get(_beside_kernels(theirs, kernels), "not known")
     return (
-        f"F{later}. At {timed} it is {known}: {timed} kernels alone take {timed * kernels['fused']:.0f} µs, "
+        f"F{later}. At {timed} it is {told}: {timed} kernels alone take {timed * kernels['fused']:.0f} µs, "
         f"and FP16's {kernels['fp16']:.0f}."
     )
 
@@ -84,18 +115,20 @@ def published_by_batch(drawn: Any, theirs: Rows, kernels: Rows) -> tuple[str, Ro
     """
     name = f"{drawn[0]:,} × {drawn[1]:,}"
     published = theirs[theirs["shape"] == name]
+    title = f"The source's table: {name}, {LAPTOP}, event clock, the same weights each time"
+    display.table(published, NAMES, FORMS, title)
     first = published[published["gain"].notna()]
     if len(first):
         one, last = first.iloc[0], first.iloc[-1]
-        text = f"At {name}, by its event clock, the source has {one['gain']:.2f} times the speed of FP16 for "
-        text += f"{one['batch']:.0f} token, and {last['gain']:.2f} times for {last['batch']:.0f}."
+        text = f"**By the source's event clock the loop has a gain of {one['gain']:.2f} over FP16 for "
+        text += f"{counted(int(one['batch']), 'token')}, and of {last['gain']:.2f} for {last['batch']:.0f}.**"
         text += _slow_baseline(first, kernels if name == PROFILED else None)
         display.say(text)
-    title = f"The source's table: {name}, {LAPTOP}, event clock, the same weights each time"
-    display.table(published, NAMES, FORMS, title)
     for other, rows in theirs[theirs["shape"] != name].groupby("shape", sort=False):
         title = f"The source's other table: {other}, {LAPTOP}, event clock, the same weights each time"
-        display.table(rows, NAMES, FORMS, title, folded=True)
+        timed = {column: text for column, text in NAMES.items() if rows[column].notna().any()}
+        title += "; FP16 was not timed" * ("fp16" not in timed)
+        display.table(rows, timed, FORMS, title, folded=True)
     return name, published
 
 
@@ -106,7 +139,7 @@ def _slow_baseline(rows: Rows, kernels: Rows | None) -> str:
     one, least = rows.iloc[0], rows.loc[rows["fp16"].idxmin()]
     if not one["fp16"] > 1.2 * least["fp16"]:
         return ""
-    text = f" **That first gain rests on one slow FP16 time**: {one['fp16']:.0f} µs, where more tokens take "
+    text = f" That first gain rests on one slow FP16 time: {one['fp16']:.0f} µs, where more tokens take "
     text += f"less, down to {least['fp16']:.0f} µs for {least['batch']:.0f}. "
     if kernels is not None and kernels["fp16"] < one["fp16"]:
         text += f"By the profiler FP16's kernel takes {kernels['fp16']:.0f} µs. "
@@ -126,9 +159,9 @@ def without_launches(theirs: Rows, kernels: Rows) -> int:
     level = [float(kernels["fp16"])] * len(rows)
     timed = sweep["fp16"].dropna()
     plot.series(ax, rows["batch"], rows["fused"], label="loop, event clock", colour=ours)
-    alone = plot.series(ax, rows["batch"], rows["alone"], label="loop, kernels alone", colour=ours)
+    alone = plot.series(ax, rows["batch"], rows["alone"], label="loop, profiler", colour=ours)
     plot.series(ax, timed.index, timed, label="FP16, event clock", colour=halves)
-    once = plot.series(ax, rows["batch"], level, label="FP16, kernel alone", colour=halves)
+    once = plot.series(ax, rows["batch"], level, label="FP16, profiler", colour=halves)
     for line in (alone, once):  # one token was profiled; the rest follows from it
         line.set_markevery([0])
     ax.set_xticks(list(rows["batch"]), [f"{tokens:.0f}" for tokens in rows["batch"]])
@@ -136,34 +169,90 @@ def without_launches(theirs: Rows, kernels: Rows) -> int:
     plot.label_ends(ax)
     plot.show(
         fig,
-        f"{title}. Kernels alone: one token was profiled, with weights from DRAM (the marker); the lines "
-        "without markers are computed from it, the loop's time once for each token, FP16's once for all.",
+        f"{title}. Profiler: one token was profiled, with weights from DRAM (the marker). The lines "
+        "without markers are computed from it: the loop's time once for each token, FP16's once for all.",
     )
-    text = f"**By the profiler's times the loop loses from {lost} tokens on.** It takes "
+    text = f"**By the profiler's time of one token the loop loses from {lost} tokens on.** It takes "
     text += f"{kernels['fused']:.0f} µs for each token. FP16's kernel reads its weights once, in "
-    text += f"{kernels['fp16']:.0f} µs for one token, and we take the same for a few. For one token the loop "
-    text += f"has {ratio:.2f} times the speed of FP16; {sweep['gain'].iloc[0]:.2f} were published."
+    text += f"{kernels['fp16']:.0f} µs for one token, and we take the same for a few. For one token the gain "
+    text += f"is {ratio:.2f} by the profiler; {sweep['gain'].iloc[0]:.2f} was published, by the event clock."
     first = _lost_with_launches(theirs, PROFILED)
     if first and first < lost:
-        text += f" By the source's event clock it lost from {first} on already."
+        text += f" By the event clock the loop loses from {first} on already: the next section asks why."
     display.say(text)
     return lost
 
 
-def left_open(theirs: Rows, kernels: Rows) -> list[str]:
-    """What the source's times leave open, a paragraph each; its table of what the clock counts beside the
-    loop's kernels is shown.
+def beside_the_kernels(theirs: Rows, kernels: Rows) -> None:
+    """Show the loop's times by the source's event clock on both of its matrices, beside so many kernels as
+    profiled, and say in order what they tell of the number of tokens at which the two clocks disagree.
     """
-    sweep = theirs[theirs["shape"] == PROFILED].set_index("batch").sort_index()
-    lost, rows, first = loses_from(kernels), left_over(theirs, kernels), _lost_with_launches(theirs, PROFILED)
-    names = {"batch": "Tokens", "fused": "Event clock (µs)", "alone": "Kernels alone (µs)"}
-    names |= {"rest": "Left over (µs)"}
-    forms = {"fused": "{:,.0f}", "alone": "{:,.0f}"}
-    caption = (
-        f"The loop's event time less its kernels, each {kernels['fused']:.1f} µs as profiled: {PROFILED}"
+    first, rows = _lost_with_launches(theirs, PROFILED), left_over(theirs, kernels)
+    ratio, others = _smaller_matrix(theirs), theirs[theirs["shape"] != PROFILED]
+    small = others["shape"].iloc[0] if len(ratio) else ""
+    names = {"batch": "Tokens", "fused": f"Loop, event clock, {PROFILED} (µs)"}
+    if small:
+        rows["small"] = others.set_index("batch")["fused"].reindex(rows["batch"]).to_numpy()
+        names["small"] = f"Loop, event clock, {small} (µs)"
+    names |= {"alone": f"Its kernels, profiler, {PROFILED} (µs)", "left": "Event clock less kernels (µs)"}
+    forms = dict.fromkeys(("fused", "small", "alone"), "{:,.0f}")
+    title = f"The loop on the {LAPTOP}; its kernels by the profiler's {kernels['fused']:.1f} µs for one token"
+    display.table(rows.assign(left=rows["rest"].map(_us)), names, forms, title)
+    if first and 1 < first < loses_from(kernels):
+        display.say(_in_order(theirs, kernels, first, small))
+    else:
+        known = f"The event clock has the loop lose from {counted(first, 'token')} on" if first else ""
+        known = known or "By the event clock the loop never loses"
+        display.say(f"{known}; by the profiler's time of one token it loses from {loses_from(kernels)} on.")
+
+
+def _in_order(theirs: Rows, kernels: Rows, first: int, small: str) -> str:
+    """What the source's times tell of the loop's loss at `first` tokens, step by step, and what follows."""
+    one = theirs[theirs["shape"] == PROFILED].set_index("batch").loc[first]
+    ratio, rest = _smaller_matrix(theirs), left_over(theirs, kernels).set_index("batch")["rest"]
+    known = _beside_kernels(theirs, kernels)
+    lines = [
+        f"By the profiler {first} kernels win: {first * kernels['fused']:.0f} µs, and FP16's "
+        f"{kernels['fp16']:.0f}.",
+        f"By the event clock the loop loses: {one['fused']:.0f} µs, and FP16's {one['fp16']:.0f}. "
+        f"{_us(rest[first])} µs of it are not these kernels.",
+    ]
+    if first in ratio.index:
+        share = _weights(small) / _weights(PROFILED)
+        low, high = ratio.min(), ratio.max()
+        text = f"With {share:.0%} of the weights, on {small}, the loop takes "
+        text += f"{ratio[first] * one['fused']:.0f} µs "
+        text += f"for {first} tokens, and {low:.2f} to {high:.2f} times as long over all numbers of tokens."
+        lines.append(text + " So the weights do not set this clock's time." * bool(low > 0.8))
+    text = f"At {first} tokens the two clocks disagree:\n\n"
+    text += "\n".join(f"{at}. {line}" for at, line in enumerate(lines, 1))
+    if not known:
+        return f"{text}\n\n**What lies between the two clocks is open**: no launch was recorded."
+    text += (
+        f"\n\n**So at {first} tokens the loop probably loses by something that every call pays, such as its "
     )
-    display.table(rows.assign(rest=rows["rest"].map(_us)), names, forms, f"{caption}, {LAPTOP}")
-    parts = [_told_by_the_rest(theirs, rows, first)] if first and first < lost else []
+    text += "launch.** "
+    against = rest.idxmin()
+    text += "The source did not record launches"
+    if rest[against] < 0:
+        text += (
+            f", and not all of its times fit: at {against} tokens the clock counts {_us(-rest[against])} µs "
+        )
+        text += "less than the kernels as profiled"
+    return f"{text}. So this is not proven."
+
+
+def left_open(theirs: Rows, kernels: Rows) -> list[str]:
+    """What the source's times leave open, a paragraph each."""
+    sweep = theirs[theirs["shape"] == PROFILED].set_index("batch").sort_index()
+    lost, first = loses_from(kernels), _lost_with_launches(theirs, PROFILED)
+    parts = []
+    if first and 1 < first < lost:
+        parts.append(
+            f"**The launches on the {LAPTOP}.** A record of each launch and each kernel in one run would "
+            "settle "
+            f"{first} tokens."
+        )
     several = sweep["fp16"][sweep.index > 1].dropna()
     return [*parts, _cached(several, float(kernels["fp16"]))] if len(several) else parts
 
@@ -171,38 +260,6 @@ def left_open(theirs: Rows, kernels: Rows) -> list[str]:
 def _us(time: float) -> str:
     """Whole microseconds, with the sign of typography."""
     return f"{time:,.0f}".replace("-", "−")
-
-
-def _small_matrix(theirs: Rows, tokens: int) -> str:
-    """Whether the source's smaller matrix takes as long at so many tokens, though it has fewer bytes."""
-    mine = theirs[theirs["batch"] == tokens].dropna(subset="fused").set_index("shape")["fused"]
-    small = mine.drop(PROFILED, errors="ignore")
-    if PROFILED not in mine.index or small.empty or not small.iloc[0] > 0.8 * mine[PROFILED]:
-        return ""
-    return (
-        f"For the smaller {small.index[0]} the clock counts {small.iloc[0]:.0f} µs, here "
-        f"{mine[PROFILED]:.0f}: "
-        "the time hardly depends on the weights, which speaks for something beside the kernels. "
-    )
-
-
-def _told_by_the_rest(theirs: Rows, rows: Rows, first: int) -> str:
-    """What the time beside the kernels tells of the loop's loss at `first` tokens, in words."""
-    rest = rows.set_index("batch")["rest"]
-    text = (
-        f"**Why the loop lost at {first} tokens.** Are the {rest[first]:.0f} µs beside its {first} kernels "
-    )
-    text += f"launches? {_small_matrix(theirs, first)}"
-    if _as_launches_do(rest):
-        text += "What is left over grows with the launches, so probably they are; "
-        return f"{text}the source did not record them."
-    later = rest[rest.index > first]
-    if len(later) and later.min() < rest[first]:
-        text += f"More launches cannot cost less, but {later.idxmin()} tokens leave {_us(later.min())}. "
-    if rest.min() < 0:
-        text += "Below 0 the kernels took less under that clock than by the profiler, perhaps with cached "
-        text += "weights. "
-    return f"{text}So the record cannot tell."
 
 
 def _cached(several: Rows, alone: float) -> str:
@@ -219,7 +276,7 @@ def _cached(several: Rows, alone: float) -> str:
     if moved / least > laptop.dram_gb_s:
         text += f", {moved / least:.0f} GB/s: more than DRAM delivers, so its weights were cached (L2: "
         text += f"{laptop.l2_mb:.0f} MiB)"
-    return f"{text}. The fused kernel's time from the cache was not profiled."
+    return f"{text}. The loop's kernel was not profiled with cached weights."
 
 
 def laptop_gains(theirs: Rows, kernels: Rows) -> None:
@@ -237,6 +294,6 @@ def laptop_gains(theirs: Rows, kernels: Rows) -> None:
     table = pd.DataFrame(lines, columns=["clock", "cache", "fp16", "fused"]).assign(worth=worth)
     table["gain"] = table["fp16"] / table["fused"]
     names = {"gain": "Gain over FP16", "clock": "Clock", "cache": "Weights", "fp16": "FP16 (µs)"}
-    names |= {"fused": "Fused (µs)", "worth": "What it is"}
+    names |= {"fused": "Loop (µs)", "worth": "What it is"}
     forms = {"gain": "{:.2f}", "fp16": "{:.0f}", "fused": "{:.0f}"}
     display.table(table, names, forms, f"One token on the {LAPTOP}, {PROFILED}: which gain is which", True)

@@ -20,15 +20,20 @@ def slow_and_fast_memory(here: Lab, drawn: Any, one_shape: Rows, kernels: Rows) 
     that makes of the gain; nothing for a shape that the source did not profile.
     """
     if f"{drawn[0]:,} × {drawn[1]:,}" != PROFILED or "dram_read" not in here.roof:
-        return
+        why = f"The source profiled {PROFILED} alone, and this needs the measured read roof"
+        return display.say(f"{why}: not known for this shape and recording.")
     laptop, read = device.get("rtx-4070-laptop"), here.roof["dram_read"].value
     alone = one_shape.loc["graph, cold", 1]
     weights = {name: drawn[0] * drawn[1] * WEIGHT_BYTES[of] / 1e3 for name, of in _FORMATS.items()}
     there_share = weights["fused"] / kernels["fused"] / laptop.dram_gb_s
     here_share = weights["fused"] / alone["fused"] / read
     gains = kernels["fp16"] / kernels["fused"], alone["fp16"] / alone["fused"]
-    text = f"**Why {gains[0]:.2f} there and {gains[1]:.2f} here, both kernels alone and from DRAM?**\n\n"
-    text += f"- {LAPTOP}, by the source's profiler: the kernel reads its {weights['fused'] / 1e3:.1f} MB in "
+    text = (
+        f"The gain for one token is {gains[0]:.2f} there and {gains[1]:.2f} here, both of kernels alone and "
+    )
+    text += "with weights from DRAM.\n\n"
+    text += f"- {LAPTOP}, by the source's profiler: the loop's kernel reads its "
+    text += f"{weights['fused'] / 1e3:.1f} MB in "
     text += f"{kernels['fused']:.1f} µs, {there_share:.0%} of the data sheet's {laptop.dram_gb_s:.0f} GB/s. "
     if there_share > _BOUND:
         text += "Memory is the slower part: the instructions that unpack fit into the wait for the bytes, "
@@ -39,10 +44,14 @@ def slow_and_fast_memory(here: Lab, drawn: Any, one_shape: Rows, kernels: Rows) 
     text += f"the measured {read:,.0f} GB/s. FP16's {weights['fp16'] / 1e3:.1f} MB take "
     text += f"{alone['fp16']:.1f} µs. The roof measured here is {read / laptop.dram_gb_s:.0f} times "
     text += "the laptop's data sheet, "
-    text += f"for {int(here.run['sms']) / laptop.sms:.1f} times as many SMs. "
+    more = int(here.run["sms"]) / laptop.sms
+    text += f"for {more:.1f} times as many SMs: to keep up, each SM would have to unpack "
+    text += f"{read / laptop.dram_gb_s / more:.1f} times as many weights a second."
     if here_share < _BOUND:
-        text += "So the INT4 bytes do not set the time, and being fewer they save little. What does, "
-        text += "[04b](04b_ladder.ipynb) found out: this kernel is its rung 1."
+        text += " This kernel's SMs do not.\n\n**So here the INT4 bytes do not set the time, and being "
+        text += "fewer they save "
+        text += "little.** "
+        text += "What does, [04b](04b_ladder.ipynb) found out: this kernel is its rung 1."
     else:
-        text += "So here, too, memory sets the time."
+        text += " They do.\n\n**So here, too, memory sets the time.**"
     display.say(text)

@@ -342,7 +342,7 @@ def test_a_step_in_time_is_laid_to_the_build_only_where_a_build_s_own_tokens_cos
     assert list(found["start"]) == [1, 8, 32] and list(found["end"]) == [4, 16, 32]
     assert found["within"].iloc[0] == pytest.approx(1.02) and np.isnan(found["within"].iloc[2])
     assert found["step"].iloc[2] == pytest.approx(40 / 33) and np.isnan(found["step"].iloc[0])
-    assert lesson_04c_picks._spans(found, "start", "end", "{:.0f}") == ["1 to 4", "8 to 16", "32"]
+    assert lesson_04c_picks._spans(found, "start", "end", "{:.0f}") == ["1–4", "8–16", "32"]
 
 
 def test_the_loop_loses_from_where_its_kernels_take_longer_than_fp16():

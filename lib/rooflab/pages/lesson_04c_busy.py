@@ -96,7 +96,8 @@ def _busier_for_fewer(rows: Rows, one: Rows, here: Lab) -> str:
     if before == after or not few.tensor_pct > more.tensor_pct or not long > short:
         return ""
     text = f"The tensor cores are busier at {counted(few.batch, 'token')} than at {more.batch}, though rung "
-    text += f"{before} multiplies by {columns} columns there and rung {after} by {wide}: it keeps them busy "
+    text += f"{before} multiplies by {columns} columns there and rung {after} by {wide}: rung {before} "
+    text += "keeps them busy "
     text += f"{times(long / short)} times as long for a column"
     also = " Part of that is one product more, which takes the codes' offset away." * (before in ("8", "9"))
     return f"{text}.{also} "

@@ -50,8 +50,8 @@ def time_by_build(here: Lab, drawn: Any, batches: list[Any], table: Rows) -> lis
     found = _builds(rows)
     found["tokens"] = _spans(found, "start", "end", "{:.0f}")
     found["took"] = _spans(found, "us", "most", "{:.1f}")
-    names = {"tokens": "Tokens", "rung": "Rung", "columns": "Columns (TOKENS)", "took": "Time (µs)"}
-    names |= {"within": "Growth within", "step": "Step from the build before"}
+    names = {"tokens": "Tokens", "rung": "Rung", "columns": "TOKENS", "took": "Time (µs)"}
+    names |= {"within": "Growth within", "step": "Step up"}
     forms = {"columns": "{:.0f}", "within": "{:.2f}", "step": "{:.2f}"}
     title = (
         f"A row for each build that the dispatcher picks, {drawn[0]:,} × {drawn[1]:,} on {here.run['gpu']}"
@@ -80,7 +80,7 @@ def time_by_build(here: Lab, drawn: Any, batches: list[Any], table: Rows) -> lis
 def _spans(found: Rows, first: str, last: str, form: str) -> list[str]:
     """ "1 to 4", or one value where both are written alike."""
     ends = [(form.format(a), form.format(b)) for a, b in zip(found[first], found[last], strict=True)]
-    return [a if a == b else f"{a} to {b}" for a, b in ends]
+    return [a if a == b else f"{a}–{b}" for a, b in ends]
 
 
 def both_rungs_of_tiles(beyond: Rows) -> bool:

@@ -49,11 +49,11 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
         for row in picks.values()
     ]
     starts = sorted({batch for batch in many if batch is not None})
-    text = "The **dispatcher** looks this up"
-    text += ": the rung changes with the shape and the number of tokens. " if len(ladder) > 1 else ". "
+    text = ""
     if starts and None not in many:
         span = f"{starts[0]}" + (f" to {starts[-1]}" if len(starts) > 1 else "")
-        text += f"From {span} tokens on, by shape, rungs 10 and 11 with their `wgmma` are the fastest."
+        text = f"**From {span} tokens on, by shape, rungs 10 and 11 with their `wgmma` are the fastest.** "
+    text += "The dispatcher looks the rung up, by shape and number of tokens."
     display.say((text.strip() + _shared(picks, batches)).strip())
 
 

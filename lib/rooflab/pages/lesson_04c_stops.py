@@ -107,7 +107,8 @@ def _beside_bounds(beyond: Rows, source: Lab, shapes: list[Any]) -> Rows:
 def _fallen(row: Any) -> str:
     """The point at which ours falls behind first, beside its bounds."""
     return (
-        f"The first to fall behind is {row.shape}, at {row.batch}: the bounds allow {row.possible:.2f}, but "
+        f"The first to fall behind is {row.shape}, at {row.batch} tokens: the bounds allow "
+        f"{row.possible:.2f}, but "
         f"ours takes {row.over:.2f} times its bound and FP16 {row.fp16_over:.2f} times its own."
     )
 

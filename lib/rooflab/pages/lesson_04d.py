@@ -141,7 +141,8 @@ def cost_of_a_token(one_shape: Rows, name: str, gpu: str, event: int, graph: int
     text = f"A further token costs {_cost(event)} by the event clock, and {_cost(graph)} by the graph clock."
     if event > 1.2 * graph and first["fused"] > event + graph:
         text = (
-            "**This clock compares two launchers**: our Python launches the loop, cuBLAS's C++ code launches "
+            "**This clock compares two launchers**: our Python launches the loop, and cuBLAS from C++ "
+            "launches "
         )
         text += (
             f"FP16, so {first['gain']:.2f} is not the kernel's gain. Of the {first['fused']:.0f} µs for one "

@@ -174,7 +174,8 @@ def without_launches(theirs: Rows, kernels: Rows) -> int:
     )
     text = f"**By the profiler's time of one token the loop loses from {lost} tokens on.** It takes "
     text += f"{kernels['fused']:.0f} µs for each token. FP16's kernel reads its weights once, in "
-    text += f"{kernels['fp16']:.0f} µs for one token, and we take the same for a few. For one token the gain "
+    text += f"{kernels['fp16']:.0f} µs for one token, and we take the same for a few: at {lost} that is "
+    text += f"{lost * kernels['fused']:.0f} against {kernels['fp16']:.0f}. For one token the gain "
     text += f"is {ratio:.2f} by the profiler; {sweep['gain'].iloc[0]:.2f} was published, by the event clock."
     first = _lost_with_launches(theirs, PROFILED)
     if first and first < lost:
@@ -212,9 +213,9 @@ def _in_order(theirs: Rows, kernels: Rows, first: int, small: str) -> str:
     ratio, rest = _smaller_matrix(theirs), left_over(theirs, kernels).set_index("batch")["rest"]
     known = _beside_kernels(theirs, kernels)
     lines = [
-        f"By the profiler {first} kernels win: {first * kernels['fused']:.0f} µs, and FP16's "
+        f"By the profiler {first} kernels win: {first * kernels['fused']:.0f} µs, where FP16's takes "
         f"{kernels['fp16']:.0f}.",
-        f"By the event clock the loop loses: {one['fused']:.0f} µs, and FP16's {one['fp16']:.0f}. "
+        f"By the event clock the loop loses: {one['fused']:.0f} µs, where FP16 takes {one['fp16']:.0f}. "
         f"{_us(rest[first])} µs of it are not these kernels.",
     ]
     if first in ratio.index:
@@ -222,7 +223,8 @@ def _in_order(theirs: Rows, kernels: Rows, first: int, small: str) -> str:
         low, high = ratio.min(), ratio.max()
         text = f"With {share:.0%} of the weights, on {small}, the loop takes "
         text += f"{ratio[first] * one['fused']:.0f} µs "
-        text += f"for {first} tokens, and {low:.2f} to {high:.2f} times as long over all numbers of tokens."
+        text += f"for {first} tokens, and {low:.2f} to {high:.2f} times as long as on the large one for any "
+        text += "number."
         lines.append(text + " So the weights do not set this clock's time." * bool(low > 0.8))
     text = f"At {first} tokens the two clocks disagree:\n\n"
     text += "\n".join(f"{at}. {line}" for at, line in enumerate(lines, 1))
@@ -249,9 +251,8 @@ def left_open(theirs: Rows, kernels: Rows) -> list[str]:
     parts = []
     if first and 1 < first < lost:
         parts.append(
-            f"**The launches on the {LAPTOP}.** A record of each launch and each kernel in one run would "
-            "settle "
-            f"{first} tokens."
+            f"**The launches on the {LAPTOP}.** Whether they cost the time at {first} tokens, a record of "
+            "each launch and each kernel in one run would tell."
         )
     several = sweep["fp16"][sweep.index > 1].dropna()
     return [*parts, _cached(several, float(kernels["fp16"]))] if len(several) else parts

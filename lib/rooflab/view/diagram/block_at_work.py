@@ -79,7 +79,7 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
     canvas.text(
         0,
         y + 12,
-        "An example, not measured: look at who waits, not at the lengths. All slots are full at the start.",
+        "An example: look at who waits, not at the lengths. All slots are full at first.",
     )
     y += 24
     unit = (svg.WIDTH - left - 2) / max(max(piece.end for piece in pieces) for _, _, pieces in runs)

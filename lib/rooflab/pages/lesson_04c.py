@@ -213,12 +213,10 @@ def read_once_explained(wide: Rows, here: Lab, rungs: Any, sms: int, ghz: float)
     weights, cache = n * k * WEIGHT_BYTES["int4_g128"], int(here.run["l2_bytes"])
     if weights < cache and each[last] / once[last] < last:
         text += (
-            f"The drawing above promises up to {last} times, with every reading from DRAM. This shape does "
+            f"By the drawing above it would be up to {last} times, with every reading from DRAM. This shape "
         )
-        text += (
-            f"not test that: its {weights / 1e6:.1f} MB fit into L2 ({plot.size_text(cache)}), from which "
-        )
-        text += "rung 5 can read them again. "
+        text += f"does not test that: its {weights / 1e6:.1f} MB fit into L2 ({plot.size_text(cache)}), from "
+        text += "which rung 5 can read them again. "
     if len(us) > 1:
         more, adds = a_further_token(wide, rungs), n * k / (sms * 128 * ghz * 1e3)
         text += f"Look at what a further token adds. Its multiply-adds alone would take {adds:.2f} µs of all "

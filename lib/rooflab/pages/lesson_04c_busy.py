@@ -66,8 +66,10 @@ def gap_explained(seen: Rows, one: Rows, here: Lab) -> None:
         units = {"memory is": many["dram_pct"], "the tensor cores are": many["tensor_pct"]}
         units |= {"the issue slots are": many["slot"]}
         unit, busiest = max(units.items(), key=lambda each: each[1])
-        text = f"**At {counted(few['batch'], 'token')} memory is {few['dram_pct']:.0f}% busy; "
-        text += f"at {many['batch']} {unit} the busiest unit, {busiest:.0f}% of the time.** "
+        text = f"**At {counted(few['batch'], 'token')} memory is {few['dram_pct']:.0f}% busy"
+        if few["batch"] != many["batch"]:
+            text += f"; at {many['batch']} {unit} the busiest unit, {busiest:.0f}% of the time"
+        text += ".** "
         if busiest < 80:
             text += "A likely reason, not measured: weights must arrive before they are unpacked, and be "
             text += f"unpacked before they are multiplied; at {counted(many['batch'], 'token')} an "

@@ -23,7 +23,8 @@ def free_up_to(table: Rows, near: float = 0.05) -> tuple[int, float]:
 def growth_by_batch(one: Rows, table: Rows) -> None:
     """Say how each contestant's time grows with the batch, ours beside the bound in `table`."""
     us = one.pivot(index="batch", columns="who", values="median_us")
-    grown = us.loc[us.index[-1]] / us.iloc[0]
+    timed = us[us["ours"].notna()] if "ours" in us else us
+    grown = timed.iloc[-1] / timed.iloc[0]
     free, least = free_up_to(table)[0], table.set_index("batch")["ours"]
     text = ""
     if free > us.index[0] and {us.index[0], free} <= set(us["ours"].dropna().index) & set(least.index):
@@ -31,9 +32,8 @@ def growth_by_batch(one: Rows, table: Rows) -> None:
         text += f"**Predicted for {free} tokens: {least[free] / least[first]:.2f} times the time of {first}. "
         text += f"Measured: {more:.2f} times.** "
     bold = "" if text else "**"
-    text += (
-        f"{bold}From {us.index[0]} to {us.index[-1]} tokens our time {display.change(grown['ours'])}{bold}"
-    )
+    text += f"{bold}From {timed.index[0]} to {timed.index[-1]} tokens our time "
+    text += f"{display.change(grown['ours'])}{bold}"
     others = [who for who in ("FP16 cuBLAS", "humming", "tinygemm") if who in us]
     text += "".join(f", {who}'s {display.change(grown[who])}" for who in others) + ". "
     for who in us.columns.intersection(("ours", "humming", "tinygemm", "two-op")):

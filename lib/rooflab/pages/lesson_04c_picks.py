@@ -46,6 +46,7 @@ def time_by_build(here: Lab, drawn: Any, batches: list[Any], table: Rows) -> lis
     """
     rows = _picks(here, drawn, batches)
     if len(rows) < 3:
+        display.say("Too few numbers of tokens were timed here to tell.")
         return []
     found = _builds(rows)
     found["tokens"] = _spans(found, "start", "end", "{:.0f}")
@@ -60,6 +61,9 @@ def time_by_build(here: Lab, drawn: Any, batches: list[Any], table: Rows) -> lis
     free = found[found["start"] <= free_up_to(table)[0]]
     within, steps = free["within"].max(), free["step"].dropna()
     if steps.empty or not steps.max() > 1.05:
+        display.say(
+            "**No step between builds costs more than 5%**, up to the tokens that the bound has free."
+        )
         return []
     at = int(steps.idxmax())
     text = f"Up to {free['end'].iloc[-1]} tokens, which the bound has nearly free, the largest step is from "

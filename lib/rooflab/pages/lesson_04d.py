@@ -69,7 +69,7 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
         shown = told | shown
     alone = gain.get("graph, cold")
     if alone == alone and alone is not None:
-        answer += f"On the {gpu}, by a clock without launches and from DRAM, its kernel is "
+        answer += f"On the {gpu}, by a clock without launches and from DRAM, the source's kernel is "
         answer += (
             f"{display.speed(alone)} as FP16"
             if alone > 1
@@ -285,12 +285,15 @@ def over_two_op(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: lis
     forms, main = dict.fromkeys(table.columns[1:], "{:.1f}"), table[table.columns[1]]
     if len(main) > 2:
         us = literal.loc[table.columns[1]]
-        text = f"**Over the two-op product in PyTorch the loop is {main[2:].min():.1f} to "
-        text += f"{main[2:].max():.1f} times "
-        text += f"as fast here, by clock and cache.** The source's headline is {main[0]:.1f}, for "
-        text += f"{table.columns[1]}. "
-        text += f"Its table above, of another run, has {us['two_op']:,.0f} ÷ {us['fused']:,.0f} µs, "
-        text += f"{main[1]:.1f}."
+        text = (
+            f"**At {table.columns[1]} the loop is {main[2:].min():.1f} to {main[2:].max():.1f} times as fast "
+        )
+        text += (
+            f"as two-op in PyTorch here, by clock and cache.** The source's headline is {main[0]:.1f}. Its "
+        )
+        text += (
+            f"table above, of another run, has {us['two_op']:,.0f} ÷ {us['fused']:,.0f} µs, {main[1]:.1f}."
+        )
         display.say(text)
     names = {c: c for c in table} | {"way": "Clock, cache"}
     display.table(table, names, forms, "Two-op in PyTorch ÷ loop, by clock and cache", folded=True)
@@ -313,7 +316,7 @@ def takeaway(event: int, graph: int, theirs: Rows, kernels: Rows) -> None:
     text += "the program that launches"
     text += f", here {event} µs on average, where the kernel takes {graph}" * (event > graph > 0)
     text += ".\n"
-    text += "- A warm cache helps the kernel that moves more bytes. A decoder reads all its weights for each "
+    text += "- A warm cache changes a gain. A decoder reads all its weights for each "
     text += "token, so they are never warm.\n"
     text += "- **With a speed-up, name the clock, the cache and the baseline.**"
     display.say(text)

@@ -45,13 +45,12 @@ def slow_and_fast_memory(here: Lab, drawn: Any, one_shape: Rows, kernels: Rows) 
     text += f"{alone['fp16']:.1f} µs. The roof measured here is {read / laptop.dram_gb_s:.0f} times "
     text += "the laptop's data sheet, "
     more = int(here.run["sms"]) / laptop.sms
-    text += f"for {more:.1f} times as many SMs: to keep up, each SM would have to unpack "
-    text += f"{read / laptop.dram_gb_s / more:.1f} times as many weights a second."
+    text += f"for {more:.1f} times as many SMs"
+    if (pace := read / laptop.dram_gb_s / more) > 1.5:
+        text += f": to keep up, each SM would have to unpack {pace:.1f} times as many weights a second"
     if here_share < _BOUND:
-        text += " This kernel's SMs do not.\n\n**So here the INT4 bytes do not set the time, and being "
-        text += "fewer they save "
-        text += "little.** "
+        text += ".\n\n**So here the INT4 bytes do not set the time, and being fewer they save little.** "
         text += "What does, [04b](04b_ladder.ipynb) found out: this kernel is its rung 1."
     else:
-        text += " They do.\n\n**So here, too, memory sets the time.**"
+        text += ".\n\n**So here, too, memory sets the time.**"
     display.say(text)

@@ -297,7 +297,8 @@ def test_06b_says_what_its_counters_cannot_tell():
     row = {"impl": "13_mbarrier_ring", "busiest_pct": 50.0, "tensor_pct": 50.0}
     slow = {"impl": "8_head_dim_slices", "busiest_pct": 70.0, "tensor_pct": 20.0}
     named = lesson_06b_occupancy._answer([row], [(slow, row)])
-    assert named.startswith("at every width") and named.endswith("for what the list names.")
+    assert named.startswith("the fastest rung keeps") and "50% instead of 20%" in named
+    assert named.endswith("for what the list names.")
     assert lesson_06b_occupancy._answer([slow], [(row, slow)]) == "Each is limited by its busiest unit."
 
 

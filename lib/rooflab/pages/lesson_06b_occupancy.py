@@ -251,7 +251,7 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
         fast, full = (group.loc[group[name].idxmax()] for name in ("tflop_s", "occupancy"))
         for row, words in ((fast, f"{each} wide: {fast['impl']}"), (full, full["impl"])):
             at = (100 * row["occupancy"], row["tflop_s"])
-            beside, above = ("left", 0) if row is fast else ("right", 7 if k == 0 else -13)
+            beside, above = ("left", 6 * k - 5) if row is fast else ("right", 7 if k == 0 else -13)
             words_at = {"textcoords": "offset points", "fontsize": 8.5, "color": colour}
             va = "center" if row is fast else "baseline"  # right beside its own point
             ax.annotate(words, at, (8 if row is fast else 6, above), ha=beside, va=va, **words_at)

@@ -67,13 +67,9 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
     display.say(text)
 
 
-def four_changes(here: Lab) -> None:
-    """Draw what rung 11 changes in rung 9, and say how to read the fourth picture."""
-    diagram.four_changes(diagram.of_lab(here)).show()
-    display.say(
-        "In picture 4 a square is a tile's largest score of one row, the line is what softmax subtracts, and "
-        "a filled cell is a tile at which one of the warp's 16 rows needs the outputs rescaled."
-    )
+def four_changes(here: Lab) -> diagram.Drawing:
+    """What rung 11 changes in rung 9, on a lab's device."""
+    return diagram.four_changes(diagram.of_lab(here))
 
 
 def ring_ahead(takes: over_time.Lengths) -> diagram.Drawing:

@@ -106,12 +106,11 @@ def extreme_inputs_explained(edges: Rows, rungs: list[Any]) -> Rows:
     """Say which kernels err on extreme inputs, and why; the rungs' errors on large scores."""
     by = edges.set_index("impl")
     own = by.loc[[n for n in by.index if n in rungs]]
-    text = f"Scores reach {by['loudest score'].max():,.0f}. "
+    text = f"Loud scores reach {by['loudest score'].max():,.0f}. "
     loud = own["loud worst_rms"]
     if loud.max() > 3 * loud.median():
-        text += f"{loud.idxmax()} is off by {1e3 * loud.max():.0f} ‰ of the RMS there, the median rung by "
-        text += f"{1e3 * loud.median():.1f} ‰. "
-        text += _judged_loud(float(loud.max())) if loud.idxmax() == "3_half2" else ""
+        text += f"{loud.idxmax()} errs by {loud.max() / loud.median():.0f} times as much as the median rung"
+        text += _judged_loud(float(loud.max())) if loud.idxmax() == "3_half2" else ". "
     quiet = (own[["blind not zero", "NaN in k lost", "NaN in v lost", "other bits"]] == 0).all(axis=None)
     text += "No rung hides a NaN, invents a result or changes its bits. " if quiet else ""
     spread = by[by["NaN in v spread"] > 0]
@@ -136,19 +135,18 @@ def extreme_inputs_explained(edges: Rows, rungs: list[Any]) -> Rows:
 
 def _judged_loud(error: float) -> str:
     """Whether rung 3's error on loud inputs is that of its roundings, by a simulation on the CPU."""
-    packed, plain = loud_simulated()
+    packed, _ = loud_simulated()
+    share = error / (2 * packed)
     text = (
-        "It sums large scores in FP16. The gate was not run on such inputs, so its rule is applied here: on "
+        ". **It is right all the same, but coarse**: for scores that large take another rung. "
+        if share <= 1
+        else ". **That is more than its roundings explain.** "
     )
-    text += "loud inputs with random numbers of its own, a plain computation with the same FP16 sums errs by "
-    text += (
-        f"{1e3 * packed:.0f} ‰ (with FP32 sums by {1e3 * plain:.1f}). Twice that is the limit, and rung 3 "
+    return text + (
+        f"It comes to {share:.2f} of its limit, twice the error of a plain computation that adds up "
+        "scores in FP16 too. The gate was not run on such inputs; on loud ones of the CPU's that computation "
+        f"errs by {1e3 * packed:.0f} ‰ of the RMS, and the kernel errs by {1e3 * error:.0f}. "
     )
-    text += f"comes to {error / (2 * packed):.2f} of it. "
-    if error <= 2 * packed:
-        text += "**So rung 3 is right here too, but coarse**: for scores that "
-        return f"{text}large take another rung. "
-    return f"{text}**So rung 3 errs by more than its roundings explain.** "
 
 
 def words_changed(answers: Any, rungs: list[Any]) -> Rows:
@@ -236,7 +234,9 @@ def same_errors(here: Lab) -> None:
     alike = {name: who for name, who in _stands_for(_recorded_errors(here)).items() if who}
     if alike:
         said = "; ".join(f"{listed(who)}, as {name}" for name, who in alike.items())
-        display.say(f"Left out too, because they err as another rung on every shape: {said}.")
+        display.fold_items(
+            "Rungs that are left out too", [f"They err as another rung on every shape: {said}."]
+        )
 
 
 def explore(here: Lab, gpu: str) -> Any:

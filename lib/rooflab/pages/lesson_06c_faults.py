@@ -100,9 +100,7 @@ def planted_faults(over_plain: float = np.nan) -> None:
     names = {"what": "Fault", "error": "Largest error (‰ of the RMS)"}
     table["gate"] = found["gate"]
     names |= {"passes": "Passes the source's", "gate": "÷ the gate's limit"}
-    caption = (
-        f"Planted faults on the source's shape {SHAPE + 1}, computed here with random numbers of their own"
-    )
+    caption = "The same errors in the source's unit, and which of its allowances they pass"
     _chart(found)
     for name in ("error", "gate"):
         table[name] = [f"{value:,.1f}" if value < 100 else f"{value:,.0f}" for value in table[name]]

@@ -75,8 +75,8 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     rows += [("scores, weights and sums in FP32", "each", 2.0**-24, 2.0**-24, "FP32 keeps 24 bits")]
     guess = pd.DataFrame(rows, columns=["what", "of", "typical", "largest", "why"])
     guess[["typical", "largest"]] *= 1e3
-    names = {"what": "Rounded", "of": "Error of", "typical": "Typical (thousandths)"}
-    names |= {"largest": "Largest, about (thousandths)"}
+    names = {"what": "Rounded", "of": "Error of", "typical": "Typical (‰)"}
+    names |= {"largest": "Largest, about (‰)"}
     names |= {"why": "By"}
     for name in ("typical", "largest"):
         guess[name] = [_two_digits(value) for value in guess[name]]
@@ -118,10 +118,12 @@ def two_keys(width: int = 128) -> None:
     display.say(
         "**From a score to an output.** A query sees two keys with equal scores, whose values are 3 and -1. "
         f"The first score is off by {off:.4f}:\n\n```text\n{text}\n```\n\n"
-        f"The output is off by {1e3 * moved:.1f} ‰. In general an error δ of one score moves the output by "
-        "δ × its weight × the distance of its value from the output. A weight is at most 1, and with few "
-        "keys that distance is about as large as a row's largest output; with many keys the weight is small. "
-        f"So of the score's {1e3 * off:.1f} ‰ at most about as much reaches the output.\n\n"
+        f"The output is off by {1e3 * moved:.1f} ‰. An error of one score moves the output by that "
+        "error × the key's weight × the distance of its value from the output: here "
+        f"{off:.4f} × 0.5 × (3 - 1). With few "
+        "keys that distance is about as large as a row's largest output, and a weight is at most 1; with "
+        f"many keys the weight is small. So of the score's {1e3 * off:.1f} ‰ about as much, at most, reaches "
+        "the output.\n\n"
         "**The rule for all rungs: add up what each rounding can do at most.** "
         f"Rung 1 rounds outputs ({1e3 * HALF:.2f} ‰); rung 4 weights too ({2e3 * HALF:.2f}); rung 3 sums of "
         f"scores as well: {1e3 * (2 * HALF + off):.1f} ‰."

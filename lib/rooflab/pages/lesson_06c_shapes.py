@@ -97,8 +97,10 @@ def _kept(found: Rows, shares: pd.Series, over: pd.Series) -> str:
 
 def _where_from(found: Rows) -> str:
     """Where the limits of the source's shapes come from, which the recording lacks."""
-    text = "\n\nThe recording has no limits for these shapes, so they are worked out here. For sums in FP32 "
-    text += "the limit is at least twice what rounding the output costs; that is drawn. "
+    text = (
+        "\n\n*Where these limits come from.* The recording has none for these shapes. For sums in FP32 the "
+    )
+    text += "limit is at least twice what rounding the output costs; that least is drawn. "
     if (found["impl"] != _FP16_SUMS).all():
         return text
     least = 2 * found.groupby("config")["rounding"].max()

@@ -273,7 +273,10 @@ def _promised(found: Rows) -> str:
     over = (over["median_us"] / over["predicted_us"]).reindex(both.index[~near])
     if near.all() or not (over > 1).all():
         return f"{text}."
-    return f"{text}: where it fails, two GPUs take {over.min():.1f} to {over.max():.1f} times their bound."
+    return (
+        f"{text}: where it fails, two GPUs take {over.min():.1f} to {over.max():.1f} times their bound, "
+        "which counts no launch but the sums'."
+    )
 
 
 def baselines(rows: Rows, here: Lab) -> None:

@@ -8,6 +8,7 @@ from rooflab.pages import NEAR, Rows, spread
 from rooflab.pages.lesson_10c import HANDOVERS as WAYS
 from rooflab.studies import links, split
 from rooflab.view import display, plot
+from rooflab.words import counted
 
 INSIDE = "1_pdl"
 
@@ -41,10 +42,11 @@ def handed_over(rows: Rows, gpu: Any) -> None:
     nccl = by[links.NCCL] / by[INSIDE]
     told = f"NCCL takes {nccl.min():.1f} to {nccl.max():.1f} times as long as one kernel"
     counts = "; ".join(
-        f"{says}, {crossings(impl)} in a row and {1 if impl == INSIDE else 2} launched"
+        f"{says}: {counted(crossings(impl), 'crossing')} and "
+        f"{counted(1 if impl == INSIDE else 2, 'launch', 'launches')}"
         for impl, says in WAYS.items()
     )
-    told += f". Dotted: predicted by crossings and launches: {counts}"
+    told += f". Dotted: predicted, {counts}"
     display.say(
         f"**In one kernel a hand-over takes {saved.min():.1f} to {saved.max():.1f} µs less** than by our sum "
         f"and a norm. The launch that it spares was taken for {links.LAUNCH_US:g}."

@@ -51,7 +51,9 @@ def excess(rows: Rows, gpu: Any) -> None:
     )
     _chart(table[table["title"].isin(usual.index)], gpu)
     if len(few):
-        display.say(f"**Open**: {_little(few)} a layer, although the same launches are spared.")
+        display.say(
+            f"**Open**: {_little(few)} a layer, although the same launches are spared. Why is not known."
+        )
     display.fold_parts("The figures, and what layers take above their bound", _figures(table))
 
 
@@ -216,6 +218,8 @@ def _all(rows: Rows) -> str:
     sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()
     parts = [f"the sums could save {_ends(sums)}"] if len(sums) else []
     parts.append(f"the split head {'' if parts else 'could save '}{_ends(found['head'])}")
+    mostly = _by_elimination(_with_rest(found, rows), usual)
+    text += ", by elimination mostly the launches" if mostly else ""
     return f"{text}. Of it {' and '.join(parts)}."
 
 

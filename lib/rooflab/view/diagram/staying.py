@@ -17,7 +17,7 @@ from rooflab.numerics import model_shapes
 from rooflab.ops import Rung, attention
 from rooflab.ops.attention_tiles import tile_of
 from rooflab.view.diagram import over_time, svg
-from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing, single
 
 RUNG = "11_tma"
 MODEL = "gemma-4-e4b"  # whose layers with a window the third picture has
@@ -92,9 +92,14 @@ def four_changes(takes: over_time.Lengths) -> Drawing:
         "Which rows a block has",
         "When outputs are rescaled",
     )
-    frames = [(name, canvas) for name, (canvas, _) in zip(names, parts, strict=True)]
-    says = " ".join(said for _, said in parts)
-    return Drawing("What rung 11 changes in rung 9", says, frames, across=2)
+    whole, y = Canvas(), 0.0
+    for first in (0, 2):
+        for k, (canvas, _) in enumerate(parts[first : first + 2]):
+            x = k * (_WIDE + 28)
+            whole.text(x, y + 12, f"{first + k + 1}. {names[first + k]}", bold=True)
+            whole.place(canvas, x, y + 22)
+        y += 22 + max(canvas.height for canvas, _ in parts[first : first + 2]) + 16
+    return single("What rung 11 changes in rung 9", " ".join(said for _, said in parts), whole)
 
 
 def _who_copies() -> tuple[Canvas, str]:

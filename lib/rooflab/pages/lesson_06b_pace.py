@@ -96,7 +96,7 @@ def why_held_back() -> None:
     """Say why rung 12 hands its weights over late, and where its queries are, by its source."""
     found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
     share = columns.share_of(roles.RUNG, roles.WIDTH)
-    kept = columns.operands_kept(share, roles.WIDTH)
+    kept, where = columns.operands_kept(share, roles.WIDTH), ""
     text = (
         "**Why is P held back?** All warpgroups share the SM's tensor cores. Handed over at once, P[t] V[t] "
     )
@@ -114,12 +114,14 @@ def why_held_back() -> None:
     if kept:
         whole = share.queries * roles.WIDTH // 2 // share.threads
         columns_left = roles.WIDTH * (whole - kept[0]) // whole
-        text += (
-            f"\n\n**Where are the queries?** {share.queries} rows of {roles.WIDTH} FP16 numbers would take "
+        where = (
+            f"{share.queries} rows of {roles.WIDTH} FP16 numbers would take {whole} registers a thread of "
         )
-        text += f"{whole} registers a thread of warpgroup 0. It keeps {kept[0]}, beside {kept[1]} of scores "
-        text += f"(first drawing); the last {columns_left} columns stay in shared memory."
+        where += f"warpgroup 0. It keeps {kept[0]}, beside {kept[1]} of scores (first drawing); the last "
+        where += f"{columns_left} columns stay in shared memory."
     display.say(text)
+    if where:
+        display.fold_parts("Where are the queries?", [where])
 
 
 def roles_tested(here: Lab, every: Rows) -> None:

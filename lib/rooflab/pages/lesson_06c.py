@@ -150,19 +150,26 @@ def _judged_loud(error: float) -> str:
 
 
 def words_changed(answers: Any, rungs: list[Any]) -> Rows:
-    """Show how often each kernel changes a decoder's word; its answers."""
+    """How often each kernel changes a decoder's word: its answers, in the table's order."""
     words = answers("words").set_index("impl")
     words = words.loc[[n for n in (*rungs, *asks.SDPA) if n in words.index]].reset_index()
     words["move"] = words["largest move"] / words["spread of logits"]
-    names = {
-        "impl": "Who",
-        "changed": "Changed",
-        "changed though apart": "Apart",
-    }
-    names |= {"move": "Moved", "least of top 5": "Same of best 5"}
-    forms = dict.fromkeys(("words", "changed", "changed though apart", "least of top 5"), "{:.0f}")
-    display.table(words, names, forms | {"move": "{:.4f}"}, "Every kernel's words", folded=True)
     return words
+
+
+def every_word(words: Rows) -> None:
+    """Show what each kernel changes, with what the columns mean, folded."""
+    names = {"impl": "Who", "changed": "Changed", "changed though apart": "Apart"}
+    names |= {"move": "Moved", "least of top 5": "Same of best 5"}
+    forms = dict.fromkeys(("changed", "changed though apart", "least of top 5"), "{:.0f}")
+    meant = (
+        "- *Changed*: how often the decoder would choose another word.\n"
+        "- *Apart*: changes where the two best logits differ by more than the kernel moved them. There must "
+        "be none.\n"
+        "- *Moved*: the largest change of a logit, in units of the logits' standard deviation.\n"
+        "- *Same of best 5*: how many of the five best words stay, at the worst place."
+    )
+    display.fold_parts("Every kernel's words", [meant, (words, names, forms | {"move": "{:.4f}"})])
 
 
 def words_changed_explained(words: Rows) -> None:
@@ -181,7 +188,7 @@ def words_changed_explained(words: Rows) -> None:
         text += "; ".join(f"{who}: {times:.0f}" for who, times in pairs) + "). "
     else:
         text = f"**A user would not notice**: of {count} none is changed by any kernel. "
-    text += f"Logits move by at most {most['move']:.4f} of their spread ({most['impl']})."
+    text += f"Logits move by at most {most['move']:.4f} of their standard deviation ({most['impl']})."
     usual = words["head_dim"].mode().iloc[0]
     for width, other in words[words["head_dim"] != usual].groupby("head_dim"):
         text += f" {listed(other['impl'])} ran in another decoder, whose heads are {width} wide instead of "
@@ -213,36 +220,37 @@ def _recorded_errors(here: Lab) -> Rows:
 
 
 def _stands_for(rows: Rows) -> dict[str, list[str]]:
-    """Of our rungs: those whose errors differ on some shape, each with the rungs that err as it does, in
-    three digits, on every shape of theirs.
+    """Of our rungs, then of the libraries: those whose errors differ on some shape, each with the kernels
+    that err as it does, in three digits, on every shape of theirs.
     """
     keys = ["seq", "head_dim", "window", "causal"]
-    own = rows[rows["kind"].eq("own") & rows["error"].notna()].fillna({"window": 0})
+    held = rows[rows["error"].notna()].fillna({"window": 0})
+    peers = set(held.loc[held["kind"].eq("peer"), "impl"])
     errors = {
         str(name): {tuple(row[key] for key in keys): f"{row['error']:.3g}" for _, row in group.iterrows()}
-        for name, group in own.groupby("impl", sort=False)
+        for name, group in held.groupby("impl", sort=False)
     }
     found: dict[str, list[str]] = {}
-    for name in sorted(errors, key=lambda each: -len(errors[each])):
+    for name in sorted(errors, key=lambda each: (each in peers, -len(errors[each]))):
         first = next((kept for kept in found if errors[name].items() <= errors[kept].items()), None)
         found.setdefault(name if first is None else first, []).extend([] if first is None else [name])
     return found
 
 
 def same_errors(here: Lab) -> None:
-    """Say which rungs the explorer of errors leaves out, and why."""
+    """Say which kernels the explorer of errors leaves out, and why."""
     alike = {name: who for name, who in _stands_for(_recorded_errors(here)).items() if who}
     if alike:
         said = "; ".join(f"{listed(who)}, as {name}" for name, who in alike.items())
         display.fold_items(
-            "Rungs that are left out too", [f"They err as another rung on every shape: {said}."]
+            "Kernels that are left out too", [f"They err as another one on every shape of theirs: {said}."]
         )
 
 
 def explore(here: Lab, gpu: str) -> Any:
     """The explorer of errors against float64, by contestant, width and window."""
     rows = _recorded_errors(here)
-    rows = rows[rows["kind"].eq("peer") | rows["impl"].isin(list(_stands_for(rows)))]
+    rows = rows[rows["impl"].isin(list(_stands_for(rows)))]
     return explorer.Explorer(
         "errors",
         rows,

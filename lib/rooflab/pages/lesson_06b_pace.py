@@ -63,7 +63,7 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
     text += "arrives, and how blocks start and end."
     if "11_tma" in rows.index:
         later = 100 * float(rows.loc["11_tma", "roof_fraction"])
-        text += f" Rung 11, below, changes both, and reaches {later:.0f}%."
+        text += f" Rung 11, below, copies in another way and keeps its blocks: {later:.0f}%."
     display.say(text)
 
 

@@ -10,7 +10,7 @@ from rooflab.analysis import attention as analysis
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import attention as op
-from rooflab.pages import lesson_06b_occupancy, lesson_06c_faults, lesson_06c_limits
+from rooflab.pages import lesson_06b_occupancy, lesson_06c_faults, lesson_06c_limits, lesson_06c_shapes
 from rooflab.pages.lesson_06e import LOADS, STEPS
 from rooflab.paths import DATA, NOTEBOOKS
 from rooflab.records.case import Case
@@ -267,11 +267,14 @@ def test_the_page_explains_the_names_that_its_kernels_share():
 
 def test_one_sentence_of_06c_and_its_chart_have_one_line(h200):
     found = answers(h200, "tolerance")
-    over = (found["worst_rms"] / found.groupby("config")["rounding"].transform("max")).groupby(found["impl"])
-    worst = over.max().sort_values()
-    answer = f"{len(worst) - 1} of {len(worst)} kernels err by at most {worst.iloc[-2]:.2f} times"
-    assert answer in said("06c_trust.ipynb") and worst.index[-1] == "3_half2"
-    assert f"3_half2 errs by {worst.iloc[-1]:.2f} times" in said("06c_trust.ipynb")
+    shares = lesson_06c_shapes.share(found).groupby(found["impl"]).max()
+    page = said("06c_trust.ipynb")
+    assert (shares <= 1).all() and f"{len(shares)} of {len(shares)} kernels keep the gate's limit" in page
+    assert f"3_half2 comes to {shares['3_half2']:.2f} of its own limit" in page
+    worse = found.assign(worst_rms=found["worst_rms"] * found["impl"].eq("4_mma").map({True: 9, False: 1}))
+    over = lesson_06c_shapes.share(worse)
+    said_so = lesson_06c_shapes._kept(worse, over, over.groupby(worse["impl"]).max())
+    assert f"{len(shares) - 1} of {len(shares)} kernels keep" in said_so and "beyond it: 4_mma" in said_so
     assert "Verdict on the predicted errors" in said("06c_trust.ipynb")
 
 
@@ -294,7 +297,8 @@ def test_06b_says_what_its_counters_cannot_tell():
     row = {"impl": "13_mbarrier_ring", "busiest_pct": 50.0, "tensor_pct": 50.0}
     slow = {"impl": "8_head_dim_slices", "busiest_pct": 70.0, "tensor_pct": 20.0}
     named = lesson_06b_occupancy._answer([row], [(slow, row)])
-    assert named.startswith("at every width") and named.endswith("for what the list names.")
+    assert named.startswith("the fastest rung keeps") and "50% instead of 20%" in named
+    assert named.endswith("for what the list names.")
     assert lesson_06b_occupancy._answer([slow], [(row, slow)]) == "Each is limited by its busiest unit."
 
 

@@ -42,6 +42,7 @@ from rooflab.view.diagram import (
     rounding,
     rule,
     split,
+    staying,
     svg,
     tiles,
     words,
@@ -98,6 +99,7 @@ def all_of(here):
         "holders": diagram.holders(512),
         "nan leak": diagram.nan_leak(),
         "warp roles": diagram.warp_roles(over_time.Lengths(0.5, 1.0, 0.6)),
+        "four changes": diagram.four_changes(over_time.Lengths(0.5, 1.0, 0.6)),
         "partial scores": diagram.partial_scores(512),
         "dp4a": diagram.dp4a(),
         "last turn": diagram.last_turn(),
@@ -526,6 +528,26 @@ def test_the_pipeline_follows_the_order_of_the_source():
     after = over_time.simulate(over_time.program(late), 4, 2, TAKES)
     assert over_time._overlap(after) == pytest.approx(0.0, abs=1e-9)
     assert diagram.pipeline(TAKES).svg() != diagram.pipeline(TAKES, text=late).svg()
+
+
+def test_a_block_that_stays_copies_the_next_piece_while_it_multiplies():
+    steps = over_time.program(over_time.rung().path.read_text())
+    alone, two = (over_time.simulate(steps, 3, 2, TAKES, pieces) for pieces in (1, 2))
+    end = max(bar.end for bar in alone.bars)
+    assert len(two.bars) == 2 * len(alone.bars)
+    assert min(bar.start for bar in two.bars if bar.row == "copies" and bar.tile == 3) < end
+    assert end < max(bar.end for bar in two.bars) < 2 * end
+
+
+def test_packed_heads_mask_fewer_products_and_late_rescales_are_rare():
+    assert staying.block(1, 128, 512, 80)[3:] == (8, 1 - 512 / 640)
+    assert staying.block(4, 128, 512, 80)[1:4] == (32, 80, 7)
+    row = staying.scores()[0]
+    assert staying.rescales(row, 0.0)[-1] == row.max() and staying.rescales(row, 1e9) == [row[0]] * len(row)
+    text = staying.rung().path.read_text()
+    assert staying.limit(text) == 8
+    with pytest.raises(UsageError):
+        staying.limit("")
 
 
 def test_a_slot_is_filled_again_only_once_it_was_released():

@@ -121,18 +121,15 @@ def tokens(rows: Rows, gpu: Any) -> None:
     parts = {"one": found["one"], "two": found["two"], "four": found["four"]}
     most = 1.15 * float(np.nanmax(found[["one", "two", "four"]].to_numpy(float)))
     plot.grouped(ax, list(found["title"]), parts, most=most)
-    gain = found["four"] / found["two"]
-    plot.show(
-        fig,
-        f"{caption}, {lesson_10c.WAYS[split.FUSED]}, {gpu}, {plot.dates(more)}: four make "
-        f"{gain.min():.2f} to {gain.max():.2f} times as many as two.",
-    )
+    display.say(_told(found))
+    plot.show(fig, f"{caption}, {lesson_10c.WAYS[split.FUSED]}, {gpu}, {plot.dates(more)}.")
     columns = {"title": "Model", "one": "One GPU", "two": "Two", "four": "Four", "gain": "Four ÷ one"}
     columns |= {"share2": "Two, of its bound", "share": "Four, of its bound"}
     forms = {"title": "", **dict.fromkeys(("one", "two", "four"), "{:,.0f}"), "gain": "{:.2f}"}
     forms |= dict.fromkeys(("share2", "share"), "{:.0%}")
-    display.table(found, columns, forms, "Tokens a second by the fused way; one GPU: of the run with four")
-    display.say("\n".join(f"- {line}" for line in [*_told(found), *_not_shared(lost), *_prompts(rows, four)]))
+    title = "Tokens a second by the fused way; one GPU: of the run with four"
+    lines = "\n".join(f"- {line}" for line in [*_not_shared(lost), *_prompts(rows, four)])
+    display.fold_parts("The figures; prompts on four", [(found, columns, forms, title), lines])
 
 
 def _by_gpus(two: Rows, four: Rows) -> Rows:
@@ -156,20 +153,23 @@ def _by_gpus(two: Rows, four: Rows) -> Rows:
     return pd.DataFrame(lines)
 
 
-def _told(found: Rows) -> list[str]:
-    """Who gains most and least from two more GPUs, and where the bound leaves them."""
+def _told(found: Rows) -> str:
+    """Who gains most and least from two more GPUs, and what becomes of the time above the bound."""
     gain = found["four"] / found["two"]
     most, least = found.loc[gain.idxmax()], found.loc[gain.idxmin()]
-    layers = {row.title: model_shapes.get(str(row.model)).layers for row in found.itertuples()}
-    over = {gpus: found[f"over{gpus}"] / found["title"].map(layers) for gpus in (2, 4)}
-    ends = [f"{each.min():.0f} to {each.max():.0f}" for each in (over[4], over[2])]
-    text = f"From two to four {most['title']} gains most, {gain.max():.2f} times"
+    text = f"**From two to four {most['title']} gains most, {gain.max():.2f} times**"
     if most["title"] != least["title"]:
         text += f", and {least['title']} least, {gain.min():.2f}"
-    return [
-        f"{text}. Of the bound the bytes halve, head and all, and its sums are assumed to stay. What lies "
-        f"above the bound is {ends[0]} µs a layer on four and {ends[1]} on two.",
-    ]
+    kept = found["over4"] / found["over2"]
+    text += ". Bytes halve. The time above the bound does " + (
+        "not: " if kept.min() > 0.6 else "as follows: "
+    )
+    text += f"on four it is {kept.min():.2f} to {kept.max():.2f} times what it is on two. "
+    return text + (
+        "So a model whose bound is small beside that time gains least."
+        if least["share2"] == found["share2"].min() and most["share2"] == found["share2"].max()
+        else "That alone does not set the order of the gains."
+    )
 
 
 def _not_shared(lost: dict[str, None]) -> list[str]:

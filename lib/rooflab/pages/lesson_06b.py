@@ -18,6 +18,7 @@ from rooflab.pages.lesson_06b_occupancy import blocks_an_sm as blocks_an_sm
 from rooflab.pages.lesson_06b_occupancy import busiest_by_width as busiest_by_width
 from rooflab.pages.lesson_06b_occupancy import counted_on_gemma as counted_on_gemma
 from rooflab.pages.lesson_06b_pace import drawing_tested as drawing_tested
+from rooflab.pages.lesson_06b_pace import four_changes as four_changes
 from rooflab.pages.lesson_06b_pace import pace_of_the_drawing as pace_of_the_drawing
 from rooflab.pages.lesson_06b_pace import ring_ahead as ring_ahead
 from rooflab.pages.lesson_06b_pace import roles_at_work as roles_at_work
@@ -84,10 +85,11 @@ def registers_of_outputs(width: int) -> diagram.Drawing:
     """Who holds the outputs: the warps of rung 7 and the warpgroups of rung 9, which have all columns, and
     those of the rungs that divide this width.
     """
-    whole = ("7_mma_32_rows", "9_wgmma")
-    divide = ("8_head_dim_slices", "13_mbarrier_ring", "10_paired_warpgroups", "12_warp_specialised")
-    known = [name for name in divide if name in study.rungs_for(width)]
-    return diagram.holders(width, (*whole, *known))
+    whole = {"7_mma_32_rows", "9_wgmma"}
+    page_order = ("7_mma_32_rows", "8_head_dim_slices", "13_mbarrier_ring", "9_wgmma")
+    page_order += ("10_paired_warpgroups", "12_warp_specialised")
+    known = {*whole, *study.rungs_for(width)}
+    return diagram.holders(width, tuple(name for name in page_order if name in known))
 
 
 def slices_at_work(width: int) -> diagram.Drawing:

@@ -52,41 +52,43 @@ def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
 
     widths = dict(list(counted.groupby("head_dim")))
     shown = pd.concat([ends(group) for group in widths.values()])
+    fast = {width: ends(group).iloc[-1] for width, group in widths.items()}
+    pairs = [tuple(row for _, row in ends(group).iloc[-2:].iterrows()) for group in widths.values()]
+    display.say(f"**Verdict**: {_answer(list(fast.values()), pairs)}")
     names = [f"{impl}, {width} wide" for impl, width in zip(shown["impl"], shown["head_dim"], strict=True)]
     units = {"tensor_pct": "tensor cores", "shared_pct": "shared memory", "issue_pct": "issue slots"}
     title = "How busy two rungs of each width keep an SM"
     fig, ax = plot.figure("% of what the unit can do", "", title, height=0.9 + 0.5 * len(shown))
     plot.grouped(ax, names, {name: shown[column] for column, name in units.items()})
-    fast = {width: ends(group).iloc[-1] for width, group in widths.items()}
     said = [f"{fast[w]['impl']}, {w} wide, tensor cores {fast[w]['tensor_pct']:.0f}%" for w in widths]
     plot.show(fig, f"{title}, by Nsight Compute on {gpu}: {'; '.join(said)}.")
-    text = ""
-    for width, group in widths.items():
-        last, before = fast[width], ends(group).iloc[-2] if len(ends(group)) > 1 else None
-        text += f"- **{width} wide**"
-        if before is not None:
-            fewer = last["inst_executed"] / before["inst_executed"]
-            text += f", {last['impl']} beside {before['impl']}: "
-            text += f"{display.speed(before['time_ns'] / last['time_ns'])} with {fewer:.0%} of the "
-            text += f"instructions; the tensor cores are busy {last['tensor_pct']:.0f}% instead of "
-            text += f"{before['tensor_pct']:.0f}%"
-        rows = _plain(every)
-        rows = rows[rows["head_dim"].eq(width) & rows["kind"].eq("own") & rows["median_us"].notna()]
-        best = rows.loc[rows["tflop_s"].idxmax(), "impl"] if len(rows) else last["impl"]
-        text += f". {best}, faster still, is not in this profile" * (best not in set(group["impl"])) + ". "
-        text += _verdict(last) + _on_this_prompt(rows[rows["impl"] == last["impl"]], last) + "\n"
+    lines = [_in_detail(width, widths[width], ends(widths[width]), every) for width in widths]
+    text = "\n".join(f"- {line}" for line in lines)
     if "for memory" in text and any(row["impl"] in op.HOPPER for row in fast.values()):
-        text += "\n*Memory* includes copies that a warp awaits at an mbarrier.\n"
-    pairs = [tuple(row for _, row in ends(group).iloc[-2:].iterrows()) for group in widths.values()]
-    text += f"\n**Verdict**: {_answer(list(fast.values()), pairs)}"
-    text += _by_instruction(counted)
-    display.say(text)
-    names = {"head_dim": "Width", "impl": "Rung", "again": "Re-read", "tensor_pct": "Tensor cores %"}
-    names |= {"shared_pct": "Shared memory %", "issue_pct": "Issue slots %", "dram_pct": "DRAM %"}
+        text += "\n\n*Memory* includes copies that a warp awaits at an mbarrier."
+    names_of = {"head_dim": "Width", "impl": "Rung", "again": "Re-read", "tensor_pct": "Tensor cores %"}
+    names_of |= {"shared_pct": "Shared memory %", "issue_pct": "Issue slots %", "dram_pct": "DRAM %"}
     forms = {"again": "{:,.0f}"} | dict.fromkeys(analysis.UNITS, "{:.0f}")
-    display.fold(
-        "Every rung by its counters", [(counted, names | {"busiest": "Busiest"}, forms, f"On {gpu}")]
+    table = (counted, names_of | {"busiest": "Busiest"}, forms, f"On {gpu}")
+    display.fold_parts(
+        "Every rung by its counters, what warps wait for, and why rungs with mma are not drawn",
+        [text + _by_instruction(counted), table],
     )
+
+
+def _in_detail(width: Any, group: Rows, ends: Rows, every: Rows) -> str:
+    """The fastest counted rung of a width beside the one before: speed, instructions, what it waits for."""
+    last, text = ends.iloc[-1], f"**{width} wide**"
+    if len(ends) > 1:
+        before = ends.iloc[-2]
+        fewer = last["inst_executed"] / before["inst_executed"]
+        text += f", {last['impl']} beside {before['impl']}: "
+        text += f"{display.speed(before['time_ns'] / last['time_ns'])} with {fewer:.0%} of the instructions"
+    rows = _plain(every)
+    rows = rows[rows["head_dim"].eq(width) & rows["kind"].eq("own") & rows["median_us"].notna()]
+    best = rows.loc[rows["tflop_s"].idxmax(), "impl"] if len(rows) else last["impl"]
+    text += f". {best}, faster still, is not in this profile" * (best not in set(group["impl"])) + ". "
+    return text + _verdict(last) + _on_this_prompt(rows[rows["impl"] == last["impl"]], last)
 
 
 def _by_instruction(counted: Rows) -> str:
@@ -136,9 +138,11 @@ def _answer(fast: list[Any], pairs: list[tuple[Any, ...]]) -> str:
     """What the counters say as a whole: whether the fastest rungs (`fast`) use tensor cores more than those
     before them (`pairs`), and what limits them, or that the counters cannot tell.
     """
-    busier = all(pair[-1]["tensor_pct"] > pair[0]["tensor_pct"] for pair in pairs if len(pair) > 1)
-    text = "at every width the fastest rung keeps its tensor cores busier than the rung beside it. "
-    text = text * (busier and any(len(pair) > 1 for pair in pairs))
+    both = [pair for pair in pairs if len(pair) > 1]
+    said = listed(f"{pair[-1]['tensor_pct']:.0f}% instead of {pair[0]['tensor_pct']:.0f}%" for pair in both)
+    text = ""
+    if both and all(pair[-1]["tensor_pct"] > pair[0]["tensor_pct"] for pair in both):
+        text = f"the fastest rung keeps its tensor cores busier than the rung beside it, {said}. "
     waits = [row for row in fast if row["busiest_pct"] < NEAR]
     who = listed(dict.fromkeys(str(row["impl"]) for row in waits))
     if not waits:
@@ -247,7 +251,7 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
         fast, full = (group.loc[group[name].idxmax()] for name in ("tflop_s", "occupancy"))
         for row, words in ((fast, f"{each} wide: {fast['impl']}"), (full, full["impl"])):
             at = (100 * row["occupancy"], row["tflop_s"])
-            beside, above = ("left", 0) if row is fast else ("right", 7 if k == 0 else -13)
+            beside, above = ("left", 6 * k - 5) if row is fast else ("right", 7 if k == 0 else -13)
             words_at = {"textcoords": "offset points", "fontsize": 8.5, "color": colour}
             va = "center" if row is fast else "baseline"  # right beside its own point
             ax.annotate(words, at, (8 if row is fast else 6, above), ha=beside, va=va, **words_at)

@@ -1,10 +1,9 @@
-"""What lesson 06b says of its drawing of copies, products and softmax over time, and how counters test it."""
+"""What lesson 06b says of its drawing of copies, products and softmax over time, and how rates test it."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
-from rooflab.analysis import attention as analysis
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
@@ -12,7 +11,8 @@ from rooflab.view import diagram, display
 from rooflab.view.diagram import columns, over_time, roles
 
 _WIDTH = 128  # of the heads that are drawn
-_FAR = 1.1  # the drawing's share over the counted one, from which on the drawing leaves something out
+_TOKENS = 4096  # of the prompt that tests the drawing
+_FAR = 1.1  # the drawing's share over the measured one, from which on the drawing leaves something out
 
 
 def pace_of_the_drawing(takes: over_time.Lengths) -> None:
@@ -38,44 +38,38 @@ def _busy(takes: over_time.Lengths, tiles: int) -> float:
     return 100 * products / max(bar.end for bar in bars)
 
 
-def drawing_tested(here: Lab, takes: over_time.Lengths) -> None:
-    """Say how busy tensor cores were counted to be at the drawing's width, in its rung and in the one whose
-    copies differ, beside the drawing's arithmetic for as many tiles as a block of that prompt has.
+def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
+    """Say which share of the roof the drawing's rung reaches at its width, and the one whose copies differ,
+    beside the drawing's arithmetic for as many tiles as a block of that prompt has.
     """
-    cases = [c for c in study.ladder(_WIDTH, device=here.sized) if c.impl in (over_time.RUNG, "11_tma")]
-    held = here.held("attention", cases, "ncu")
-    counted = analysis.counted(here.profile("attention", held, "ncu", study.COUNTERS), held) if held else None
-    if counted is None or over_time.RUNG not in set(counted["impl"]):
-        display.say(f"**Test**: no counters of rung 9 with heads {_WIDTH} wide are recorded here.")
+    rows = every[every["head_dim"].eq(_WIDTH) & every["heads"].eq(study.HEADS) & every["window"].isna()]
+    rows = rows[rows["format"].eq("fp16") & rows["options"].fillna("").eq("")].dropna(
+        subset=["roof_fraction"]
+    )
+    rows = rows[rows["seq"].eq(_TOKENS)].drop_duplicates("impl").set_index("impl")
+    if over_time.RUNG not in rows.index:
+        display.say(f"**Test**: rung 9 with heads {_WIDTH} wide and {_TOKENS:,} tokens is not recorded here.")
         return
-    rows = counted.set_index("impl")
-    row, keys = rows.loc[over_time.RUNG], over_time.rung().with_defaults({})["KEYS"]
-    tiles = max(
-        1, round(int(row["seq"]) / keys / 2)
-    )  # a causal prompt's blocks see half of the keys on average
-    drawn, got = _busy(takes, tiles), float(row["tensor_pct"])
-    text = f"**Test**: with {row['seq']:,} tokens a block has {tiles} tiles on average. By the arithmetic "
-    text += f"the tensor cores are then busy {drawn:.0f}% of the time"
-    roof = here.roof.get("fp16_tensor")
-    if roof and here.spec and roof.value < here.spec.fp16_tensor:
-        drawn *= roof.value / here.spec.fp16_tensor
-        text += f". The drawing's products run at the roof, {roof.value:,.0f} TFLOP/s; 100% of a counter is "
-        text += f"products in every cycle, {here.spec.fp16_tensor:,.0f} TFLOP/s by the datasheet. On that "
-        text += f"scale the drawing's share is {drawn:.0f}%"
-    text += f"; Nsight Compute counted {got:.0f}%. "
+    keys = over_time.rung().with_defaults({})["KEYS"]
+    tiles = max(1, round(_TOKENS / keys / 2))  # a causal prompt's blocks see half of the keys on average
+    drawn, got = _busy(takes, tiles), 100 * float(rows.loc[over_time.RUNG, "roof_fraction"])
+    text = f"**Test**: with {_TOKENS:,} tokens a block has {tiles} tiles on average. By the arithmetic the "
+    text += f"tensor cores are then busy {drawn:.0f}% of the time: {drawn:.0f}% of their roof. Measured: "
+    text += f"{rows.loc[over_time.RUNG, 'tflop_s']:,.0f} TFLOP/s, {got:.0f}% of it. "
     if drawn < _FAR * got:
-        display.say(text + "The drawing explains what was counted.")
+        display.say(text + "The drawing explains what was measured.")
         return
-    text += "So the drawing is a best case: among other things it leaves out how long a copy is under way "
-    text += "before it arrives, and how blocks start and end."
+    text += "So the drawing leaves something out: among other things how long a copy is under way before it "
+    text += "arrives, and how blocks start and end."
     if "11_tma" in rows.index:
-        later = float(rows.loc["11_tma", "tensor_pct"])
-        text += f" Rung 11, below, copies by TMA and keeps its blocks: {later:.0f}%"
-        if later > drawn:
-            text += ", more than the drawing's. It may: the drawing's rates are what whole kernels reached, "
-            text += "under the power limit, and a counter counts cycles, however long they are"
-        text += "."
+        later = 100 * float(rows.loc["11_tma", "roof_fraction"])
+        text += f" Rung 11, below, copies in another way and keeps its blocks: {later:.0f}%."
     display.say(text)
+
+
+def four_changes(here: Lab) -> diagram.Drawing:
+    """What rung 11 changes in rung 9, on a lab's device."""
+    return diagram.four_changes(diagram.of_lab(here))
 
 
 def ring_ahead(takes: over_time.Lengths) -> diagram.Drawing:
@@ -102,7 +96,7 @@ def why_held_back() -> None:
     """Say why rung 12 hands its weights over late, and where its queries are, by its source."""
     found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
     share = columns.share_of(roles.RUNG, roles.WIDTH)
-    kept = columns.operands_kept(share, roles.WIDTH)
+    kept, where = columns.operands_kept(share, roles.WIDTH), ""
     text = (
         "**Why is P held back?** All warpgroups share the SM's tensor cores. Handed over at once, P[t] V[t] "
     )
@@ -120,12 +114,14 @@ def why_held_back() -> None:
     if kept:
         whole = share.queries * roles.WIDTH // 2 // share.threads
         columns_left = roles.WIDTH * (whole - kept[0]) // whole
-        text += (
-            f"\n\n**Where are the queries?** {share.queries} rows of {roles.WIDTH} FP16 numbers would take "
+        where = (
+            f"{share.queries} rows of {roles.WIDTH} FP16 numbers would take {whole} registers a thread of "
         )
-        text += f"{whole} registers a thread of warpgroup 0. It keeps {kept[0]}, beside {kept[1]} of scores "
-        text += f"(first drawing); the last {columns_left} columns stay in shared memory."
+        where += f"warpgroup 0. It keeps {kept[0]}, beside {kept[1]} of scores (first drawing); the last "
+        where += f"{columns_left} columns stay in shared memory."
     display.say(text)
+    if where:
+        display.fold_parts("Where are the queries?", [where])
 
 
 def roles_tested(here: Lab, every: Rows) -> None:

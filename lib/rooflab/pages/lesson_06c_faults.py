@@ -9,8 +9,6 @@ import numpy as np
 import pandas as pd
 
 from rooflab import ops
-from rooflab.analysis import attention as analysis
-from rooflab.pages import Rows
 from rooflab.records.case import Case
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
@@ -70,16 +68,15 @@ def _half(x: Any) -> Any:
 
 
 def errors() -> pd.DataFrame:
-    """Of each fault, on a shape of the source's: the largest error in RMS of the outputs, over that of
-    rounding alone, whether each of the source's allowances lets it pass, and its error in units of a row's
-    largest output over the gate's limit, for FP16 weights and for FP16 sums of scores.
+    """Of each fault, on a shape of the source's: the largest error in RMS of the outputs, whether each of the
+    source's allowances lets it pass, and its error in units of a row's largest output over the gate's limit,
+    for FP16 weights and for FP16 sums of scores.
     """
     shape = study.shape_of(_case())
     with ops.on("cpu"):
         q, k, v = attention_work.operands(shape)
         expected = attention_work.exact(q, k, v, shape)
     rms = np.sqrt((expected**2).mean())
-    rounding = abs(expected.astype(np.float16) - expected).max() / rms
     off = {fault: abs(attention(q, k, v, fault) - expected) for fault in FAULTS}
     table = pd.DataFrame({"fault": list(off), "error": [each.max() / rms for each in off.values()]})
     largest = abs(expected).max(axis=2, keepdims=True)
@@ -88,28 +85,24 @@ def errors() -> pd.DataFrame:
         sums = _half(attention_work.exact(q, k, v, shape, _half, packed=True))
     table["gate"] = by_row / max(2 * by_row[0], _LEAST_LIMIT)
     table["gate_sums"] = by_row / max(2 * (abs(sums - expected) / largest).max(), _LEAST_LIMIT)
-    table["over"] = table["error"] / rounding
     return table.assign(**{name: table["error"] <= most for name, most in asks.TOLERANCES.items()})
 
 
-def planted_faults(recorded: Rows, over_plain: float = np.nan) -> None:
+def planted_faults(over_plain: float = np.nan) -> None:
     """Show what planted faults do to the largest error, say which the widest allowance does not see and what
-    the gate says; beside the `recorded` error of the least exact kernel on this shape and on its worst,
-    and how many times as much as a plain computation the rungs err at most (`over_plain`).
+    the gate says; beside how many times as much as a plain computation the rungs err at most (`over_plain`).
     """
     found = errors()
     allowed = {name: f"{1e3 * most:g} ‰" for name, most in asks.TOLERANCES.items()}
     table = pd.DataFrame({"what": [FAULTS[fault] for fault in found["fault"]]})
-    table["error"], table["over"] = 1e3 * found["error"], found["over"]
+    table["error"] = 1e3 * found["error"]
     table["passes"] = [listed(allowed[name] for name in allowed if row[name]) for _, row in found.iterrows()]
-    names = {"what": "Fault", "error": "Largest error (‰ of the RMS)", "over": "÷ rounding alone"}
+    names = {"what": "Fault", "error": "Largest error (‰ of the RMS)"}
     table["gate"] = found["gate"]
-    names |= {"passes": "Kept within", "gate": "÷ the gate's limit (both in ‰ of a row's largest output)"}
-    caption = (
-        f"Planted faults on the source's shape {SHAPE + 1}, computed here with random numbers of their own"
-    )
+    names |= {"passes": "Passes the source's", "gate": "÷ the gate's limit"}
+    caption = "The same errors in the source's unit, and which of its allowances they pass"
     _chart(found)
-    for name in ("error", "over", "gate"):
+    for name in ("error", "gate"):
         table[name] = [f"{value:,.1f}" if value < 100 else f"{value:,.0f}" for value in table[name]]
     display.table(table, names, {}, caption, folded=True)
     widest = max(asks.TOLERANCES, key=lambda name: asks.TOLERANCES[name])
@@ -122,11 +115,11 @@ def planted_faults(recorded: Rows, over_plain: float = np.nan) -> None:
     if len(seen):
         text += f"The other faults exceed it, and the gate's limit at least {seen['gate'].min():,.0f} times. "
     text += _by_the_gate(found[found["fault"] == RIGHT].iloc[0], wrong)
-    text += _beside(recorded) + _why_twice(wrong, over_plain)
+    text += _why_twice(wrong, over_plain)
     display.say(text)
 
 
-def _chart(found: Rows) -> None:
+def _chart(found: pd.DataFrame) -> None:
     """Draw each fault's error over the gate's limit, the largest on top, and which the source's widest
     allowance lets pass.
     """
@@ -163,13 +156,13 @@ def _by_the_gate(right: Any, wrong: pd.DataFrame) -> str:
     least = wrong.loc[wrong["gate"].idxmin()]
     missed = wrong[wrong["gate"] <= 1]
     text = "\n\n**The gate** allows twice the error of a plain computation in the kernel's own number "
-    text += f"format. The kernel without a fault is such a computation: {right['gate']:.0%} of the limit "
-    text += "by construction. "
+    text += f"format. The kernel without a fault is such a computation: {right['gate']:.2g} of the limit. "
     text += f"The gate misses: {listed(FAULTS[fault] for fault in missed['fault'])}." if len(missed) else ""
-    text += "" if len(missed) else f"The smallest fault exceeds the limit, {least['gate']:.1f} times."
+    text += "" if len(missed) else f"The smallest fault comes to {least['gate']:.1f} times the limit"
     if least["gate"] > 1 and least["gate_sums"] > 1:
-        text += " It exceeds rung 3's wider limit, that of scores added up in FP16, as well: "
-        text += f"{least['gate_sums']:.1f} times."
+        text += f", and to {least['gate_sums']:.1f} times rung 3's, the wider one of FP16 sums."
+    elif not len(missed):
+        text += "."
     return text
 
 
@@ -178,26 +171,15 @@ def _why_twice(wrong: pd.DataFrame, over_plain: float) -> str:
     text = "\n\n**Why twice?** The factor is chosen, not derived. "
     if not over_plain > 0:
         return f"{text}How far right kernels exceed the plain computation is not recorded here."
-    least = 2 * float(wrong["gate"].min())
+    least, most = float(wrong["gate"].min()), over_plain / 2
     text += "A right kernel adds in another order than the plain computation, and may err by more: the worst "
-    text += f"rung, on any recorded shape, by {over_plain:.2f} times the plain computation's error. The "
-    text += f"smallest fault errs by {least:.1f} times that error. "
-    return text + (
-        "A factor of 2 lies between." if over_plain < 2 < least else "A factor of 2 does not lie between."
+    text += (
+        f"rung comes to {most:.2f} of the limit on any recorded shape, the smallest fault to {least:.1f}. "
     )
-
-
-def _beside(recorded: Rows) -> str:
-    """How the least exact kernel of the record errs on this shape, where its worst error is of another."""
-    over = recorded["worst_rms"] / recorded.groupby("config")["rounding"].transform("max")
-    worst = recorded.assign(over=over).loc[over.idxmax()]
-    config = analysis.in_words(_case())
-    here = over[recorded["impl"].eq(worst["impl"]) & recorded["config"].eq(config)]
-    if here.empty or worst["config"] == config or not here.iloc[0] < worst["over"]:
-        return ""
-    return (
-        f" Compare errors on one shape only: {worst['impl']}'s {worst['over']:.2f} times rounding, in the "
-        f"chart above, is of {worst['config']}; on this shape it errs by {here.iloc[0]:.2f} times."
+    return text + (
+        "The limit lies between."
+        if most < 1 < least
+        else "So the limit does not lie between right and wrong."
     )
 
 

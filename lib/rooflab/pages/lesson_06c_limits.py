@@ -75,8 +75,8 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     rows += [("scores, weights and sums in FP32", "each", 2.0**-24, 2.0**-24, "FP32 keeps 24 bits")]
     guess = pd.DataFrame(rows, columns=["what", "of", "typical", "largest", "why"])
     guess[["typical", "largest"]] *= 1e3
-    names = {"what": "Rounded", "of": "Error of", "typical": "Typical (thousandths)"}
-    names |= {"largest": "Largest, about (thousandths)"}
+    names = {"what": "Rounded", "of": "Error of", "typical": "Typical (‰)"}
+    names |= {"largest": "Largest, about (‰)"}
     names |= {"why": "By"}
     for name in ("typical", "largest"):
         guess[name] = [_two_digits(value) for value in guess[name]]
@@ -109,19 +109,21 @@ def two_keys(width: int = 128) -> None:
     scores, values = np.array([[1.0, 1.0], [1.0 + off, 1.0]]), np.array([3.0, -1.0])
     weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
     outputs = weights @ values
-    lines = []
+    lines = ["         scores            weights             output = 3 × first - second"]
     for name, score, weight, output in zip(("exact", "rung 3"), scores, weights, outputs, strict=True):
-        line = f"{name:<7} scores {score[0]:.4f}  {score[1]:.4f}   weights {weight[0]:.5f}  {weight[1]:.5f}"
-        lines.append(f"{line}   output {weight[0]:.5f} × 3 - {weight[1]:.5f} × 1 = {output:.4f}")
+        line = f"{name:<7}  {score[0]:.4f}  {score[1]:.4f}    {weight[0]:.5f}  {weight[1]:.5f}"
+        lines.append(f"{line}    {output:.4f}")
     text = "\n".join(lines)
     moved = abs(outputs[1] / outputs[0] - 1)
     display.say(
         "**From a score to an output.** A query sees two keys with equal scores, whose values are 3 and -1. "
         f"The first score is off by {off:.4f}:\n\n```text\n{text}\n```\n\n"
-        f"The output is off by {1e3 * moved:.1f} ‰. In general an error δ of one score moves the output by "
-        "δ × its weight × the distance of its value from the output. A weight is at most 1, and with few "
-        "keys that distance is about as large as a row's largest output; with many keys the weight is small. "
-        f"So of the score's {1e3 * off:.1f} ‰ at most about as much reaches the output.\n\n"
+        f"The output is off by {1e3 * moved:.1f} ‰. An error of one score moves the output by that "
+        "error × the key's weight × the distance of its value from the output: here "
+        f"{off:.4f} × 0.5 × (3 - 1). With few "
+        "keys that distance is about as large as a row's largest output, and a weight is at most 1; with "
+        f"many keys the weight is small. So of the score's {1e3 * off:.1f} ‰ about as much, at most, reaches "
+        "the output.\n\n"
         "**The rule for all rungs: add up what each rounding can do at most.** "
         f"Rung 1 rounds outputs ({1e3 * HALF:.2f} ‰); rung 4 weights too ({2e3 * HALF:.2f}); rung 3 sums of "
         f"scores as well: {1e3 * (2 * HALF + off):.1f} ‰."
@@ -133,17 +135,16 @@ def _two_digits(value: float) -> str:
     return np.format_float_positional(value, 2, unique=False, fractional=False, trim="-")
 
 
-def one_sum(numbers: Sequence[tuple[float, float]] = ((1.3, 0.77), (0.71, 1.11))) -> None:
+def one_sum(numbers: Sequence[tuple[float, float]] = ((1.328125, 0.765625), (0.703125, 1.109375))) -> None:
     """Show one FP16 sum of rung 3, step by step: each product that comes, and what the rounding takes."""
-    total, lines = np.float16(0), []
-    for k, (a, b) in enumerate(numbers):
-        q, x = np.float16(a), np.float16(b)
-        product = float(q) * float(x)
+    total = np.float16(0)
+    lines = [f"{'product':<30}  {'sum':<8}   {'in FP16':<8}   off by"]
+    for a, b in numbers:
+        product = float(np.float16(a)) * float(np.float16(b))
         exact = float(total) + product
-        before, total = float(total), np.float16(exact)
-        what = f"{before:.6f} + {product:.6f}" if k else f"{float(q):.4f} × {float(x):.4f}"
-        comes = f"product {k + 1}:  {what:<22} = {exact:.6f}"
-        lines.append(f"{comes}   in FP16 {float(total):.6f}   off by {float(total) - exact:+.6f}")
+        total = np.float16(exact)
+        comes = f"{float(np.float16(a)):.6f} × {float(np.float16(b)):.6f} = {product:.6f}"
+        lines.append(f"{comes:<30}  {exact:.6f}   {float(total):.6f}   {float(total) - exact:+.6f}")
     text = "\n".join(lines)
     display.say(f"```text\n{text}\n```")
 
@@ -208,18 +209,19 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     within = table["impl"][ratio.index][ratio <= 1.02]
     beyond = [f"{table['impl'][k]} errs by {r:.1f} times as much" for k, r in ratio.items() if r > 1.02]
     figures = ["predicted", "simulated", "error", "limit"]
-    table["limit"] = table["error_budget"]
+    table["limit"], table["share"] = table["error_budget"], table["error"] / table["error_budget"]
     table[figures] = 1e3 * table[figures]
     shown = {"impl": "Rung", "rounds": "Rounds to FP16", "predicted": "Predicted, at most (‰)"}
     shown |= {"simulated": "Simulated (‰)", "error": "Measured (‰)", "limit": "The gate's limit (‰)"}
-    forms = dict.fromkeys(figures, "{:.2g}")
+    shown |= {"share": "Measured ÷ limit"}
+    forms = dict.fromkeys(figures, "{:.2g}") | {"share": "{:.2f}"}
     if len(table):
         display.table(table, shown, forms, "Verdict on the predicted errors, ‰ of a row's largest output")
     said = [f"the prediction holds for {listed(within)}"] if len(within) else []
     text = f"**Verdict on the predictions**: {'; '.join([*said, *beyond]) or 'none was measured'}."
     if packed == packed:
         text += _simulated(float(found["error"]["3_half2"]), packed)
-    display.say(f"{text}\n\n{_by_limit(some)}")
+    display.say(text)
 
 
 def _simulated(error: float, packed: float) -> str:
@@ -234,12 +236,19 @@ def _simulated(error: float, packed: float) -> str:
     return text.rstrip()
 
 
+def kept(some: Rows) -> None:
+    """Say which kernels keep the gate's limit for their format."""
+    display.say(_by_limit(some))
+
+
 def _by_limit(some: Rows) -> str:
-    """Which kernels keep the gate's limit for their format."""
+    """Which kernels keep the gate's limit for their format, and how near to it they come."""
     judged = some[some["error_budget"] > 0]
     out = judged[judged["error"] > judged["error_budget"]]
     text = f"**Verdict by the gate**: {len(judged) - len(out)} of {len(judged)} kernels keep the limit of "
     text += "their format" + (f"; wrong: {listed(out['impl'])}." if len(out) else ".")
+    share = (judged["error"] / judged["error_budget"]).max()
+    text += f" They come to {share:.2f} of it at most." if len(judged) and not len(out) else ""
     own = judged[(judged["impl"] == "3_half2") & judged["error"].le(judged["error_budget"])]
     others = judged[judged["impl"] != "3_half2"]["error_budget"]
     if len(own) and len(others) and own["error"].iloc[0] > others.max():
@@ -308,9 +317,7 @@ def _tiles_differ(own: Rows) -> str:
     if rows["keys"].nunique() < 2 or rows["error"].nunique() < 2:
         return ""
     said = [f"{count:.0f} keys in {listed(group['impl'])}" for count, group in rows.groupby("keys")]
-    text = (
-        f"\n\nHopper's rungs round the same numbers, but in other tiles ({'; '.join(said)}), and from rung "
-    )
+    text = f"Hopper's rungs round the same numbers, but in other tiles ({'; '.join(said)}), and from rung "
     text += "11 on a row's weights may be relative to an earlier largest score ([06b](06b_wide.ipynb)). Both "
     return f"{text}change which way a weight rounds.{_same_tile(rows)}"
 
@@ -348,10 +355,9 @@ def in_bf16(here: Lab, seq: int) -> None:
     text = f"**In bfloat16**, which keeps 8 bits, {own['impl'].nunique()} rungs err by up to "
     text += f"{1e3 * error:.1f} ‰ on this prompt; the plain computation, with "
     text += f"weights and outputs in bfloat16, by {1e3 * limit / 2:.1f}, "
-    text += f"and the limit is {1e3 * limit:.1f} ‰: "
-    display.say(
-        text + ("all keep it." if (own["error"] <= own["error_budget"]).all() else "not all keep it.")
-    )
+    worst = float((own["error"] / own["error_budget"]).max())
+    text += f"and the limit is {1e3 * limit:.1f} ‰. They come to {worst:.2f} of it at most"
+    display.say(f"{text}: " + ("all keep it." if worst <= 1 else "not all keep it."))
 
 
 def over_plain(here: Lab) -> float:
@@ -380,5 +386,8 @@ def nearer_than_torch(some: Rows, half: float) -> None:
         if exact["error"].max() <= half:
             text += ": they keep weights in FP32 and round only the output, for which the first table "
             text += f"predicts up to {1e3 * half:.2f} ‰"
-        text += "." + _held_to(exact, half) + _tiles_differ(own)
+        text += "." + _held_to(exact, half)
     display.say(text)
+    tiles = _tiles_differ(own)
+    if tiles:
+        display.fold_parts("Why Hopper's rungs do not all err alike", [tiles])

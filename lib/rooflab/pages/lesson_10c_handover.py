@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rooflab.pages import NEAR, Rows, spread
+from rooflab.pages.lesson_10c import HANDOVERS as WAYS
 from rooflab.studies import links, split
 from rooflab.view import display, plot
+from rooflab.words import counted
 
 INSIDE = "1_pdl"
-WAYS = {links.NCCL: "NCCL, then a norm", split.SEPARATE: "our sum, then a norm", INSIDE: "in one kernel"}
 
 
 def crossings(impl: str) -> int:
@@ -41,10 +42,15 @@ def handed_over(rows: Rows, gpu: Any) -> None:
     nccl = by[links.NCCL] / by[INSIDE]
     told = f"NCCL takes {nccl.min():.1f} to {nccl.max():.1f} times as long as one kernel"
     counts = "; ".join(
-        f"{says}, {crossings(impl)} in a row and {1 if impl == INSIDE else 2} launched"
+        f"{says}: {counted(crossings(impl), 'crossing')} and "
+        f"{counted(1 if impl == INSIDE else 2, 'launch', 'launches')}"
         for impl, says in WAYS.items()
     )
-    told += f". Dotted: predicted by crossings and launches: {counts}"
+    told += f". Dotted: predicted, {counts}"
+    display.say(
+        f"**In one kernel a hand-over takes {saved.min():.1f} to {saved.max():.1f} µs less** than by our sum "
+        f"and a norm. The launch that it spares was taken for {links.LAUNCH_US:g}."
+    )
     plot.show(fig, f"{caption}, {gpu}, {plot.dates(found)}: {told}.")
     found["who"], found["ratio"] = found["impl"].map(WAYS), found["median_us"] / found["predicted_us"]
     spread(found, ".1e")
@@ -52,24 +58,25 @@ def handed_over(rows: Rows, gpu: Any) -> None:
     columns |= {"median_us": "Median (µs)", "ratio": "Median ÷ predicted", "gate": "Error (allowed)"}
     forms = {"n": "{:,.0f}", "predicted_us": "{:.1f}", "median_us": "{:.2f}", "ratio": "{:.2f}"}
     found["order"] = [list(WAYS).index(impl) for impl in found["impl"]]
-    display.fold("Every hand-over", [(found.sort_values(["n", "order"]), columns, forms)])
-    display.say(
-        f"One kernel saves {saved.min():.1f} to {saved.max():.1f} µs over our sum and a norm. "
-        f"The launch that it spares was taken for {links.LAUNCH_US:g}. One block, so one SM, stores all "
-        f"packets of a row: {plot.size_text(4 * int(wide))} for {int(wide):,} numbers.\n\n{_judged(found)}"
+    table = found.sort_values(["n", "order"]).reset_index(drop=True)
+    packets = f"One block, so one SM, stores all packets of a row: {plot.size_text(4 * int(wide))} for "
+    packets += f"{int(wide):,} numbers."
+    near = found["ratio"].between(1 / NEAR, NEAR)
+    display.fold_parts(
+        f"Every hand-over; the prediction holds within {NEAR - 1:.0%} in {near.sum()} of {len(near)} rows",
+        [(table, columns, forms), f"{_judged(found)} {packets}"],
     )
 
 
 def _judged(found: Rows) -> str:
-    """The verdict on the prediction of a hand-over, by way."""
-    near, parts, over = found["ratio"].between(1 / NEAR, NEAR), [], found["median_us"] - found["predicted_us"]
+    """What each way takes beyond its prediction, and what that leaves out."""
+    parts, over = [], found["median_us"] - found["predicted_us"]
     for impl, says in WAYS.items():
         mine = over[found["impl"] == impl]
         if len(mine):
             parts.append(f"{says} {mine.min():+.1f} to {mine.max():+.1f} µs".replace("-", "−"))
     return (
-        f"**The prediction** holds within {NEAR - 1:.0%} in {near.sum()} of {len(near)} rows. Measured less "
-        f"predicted, by way: {'; '.join(parts)}. It leaves out what a norm does once its numbers are there: "
-        "adding up squares, a barrier, writing. But each way has that norm, so what one way misses beyond "
-        "another is the sum's own, and was not measured apart."
+        f"Measured less predicted, by way: {'; '.join(parts)}. The prediction leaves out what a norm does "
+        "once its numbers are there: adding up squares, a barrier, writing. Each way has that norm, so where "
+        "ways differ in this, the sum makes the difference."
     )

@@ -12,68 +12,99 @@ from rooflab.pages import Rows
 from rooflab.pages.lesson_10c import WAYS, tokens
 from rooflab.pages.lesson_10c_handover import INSIDE
 from rooflab.studies import links, split
-from rooflab.view import display
+from rooflab.view import display, plot
 from rooflab.view.diagram import handovers
 from rooflab.words import listed
 
 
+def spared() -> None:
+    """Say how many launches of a layer the fused way spares."""
+    separate, inside = (len(row) for row in handovers.by_way().values())
+    display.say(f"**{separate} launches a layer become {inside}**, and each overlaps the one before it.")
+
+
+def half_a_head(rows: Rows) -> None:
+    """Say what half a head is worth, by its bytes."""
+    head = _layers(rows)["head"].dropna()
+    if len(head):
+        display.say(
+            f"**Half a head** takes {head.min():.1f} to {head.max():.1f} µs less for each layer of the "
+            "model, by its bytes. It is read once a token; its time is shared among the layers here, to "
+            "compare it with other savings."
+        )
+
+
 def excess(rows: Rows, gpu: Any) -> None:
-    """Say what the fused way saves a layer and what its changes could save by their own measure, in a table;
-    what each model's layers take above their bound, folded; and what is open.
+    """Say where most of what the fused way saves a layer comes from, in a chart; what is open; and, folded,
+    the figures and what each model's layers take above their bound.
     """
     found = _layers(rows)
+    table = _with_rest(found, rows).sort_values("saved", ascending=False).reset_index(drop=True)
     separate, inside = (len(row) for row in handovers.by_way().values())
     usual, few = _usual(found.set_index("title")["saved"].sort_values())
     display.say(
-        f"On the {gpu} {WAYS[split.FUSED]} saves {_of_models(usual, few)}, against {WAYS[split.SEPARATE]}. "
-        "**It changes three things at once**: sums move into norms, launches become dependent ones and fewer "
-        f"({inside} in the place of {separate}), and the head is split. Nothing was timed with one or two of "
-        f"them. {_by_elimination(found, rows)}What two of them could save, by a measure of their own, in µs "
-        "a layer:"
+        f"{_by_elimination(table, usual)}Against {WAYS[split.SEPARATE]}, {WAYS[split.FUSED]} saves "
+        f"{_of_models(usual, few)}. It changes three things at once: sums move into norms, the head is "
+        f"split, and launches become dependent ones and fewer, {inside} in the place of {separate}. The "
+        "first two have a measure of their own. **Not measured: dependent launches alone, or any two of the "
+        "three.** So the rest is the launches' only if the three do not help each other."
     )
-    _shares(found, rows)
-    columns = {
-        "title": "Model",
-        "bound": "Bound, the fused way",
-        "over": "Above it",
-        "share": "Share of the bound",
-    }
-    columns |= {"alone": "One GPU, above its bound", "saved": "Saved by the fused way"}
-    forms = dict.fromkeys(("bound", "over", "alone", "saved"), "{:.1f}") | {"share": "{:.0%}"}
-    table = found.sort_values("share").reset_index(drop=True)
-    caption = "µs a layer on two GPUs, farthest from its bound first; the head's time is shared among layers"
-    display.fold("Above the bound, by model", [(table, columns, {"title": "", **forms}, caption)])
-    display.say("\n".join(f"- {line}" for line in [*_farthest(table), *_open(few)]))
+    _chart(table[table["title"].isin(usual.index)], gpu)
+    if len(few):
+        display.say(
+            f"**Open**: {_little(few)} a layer, although the same launches are spared. Why is not known."
+        )
+    display.fold_parts("The figures, and what layers take above their bound", _figures(table))
 
 
-def _by_elimination(found: Rows, rows: Rows) -> str:
+def _by_elimination(table: Rows, usual: Rows) -> str:
     """Which part of the saving neither sums nor head can be, over the models that save much; "" if small."""
-    table = _with_rest(found, rows)
-    usual, _ = _usual(table.set_index("title")["saved"].sort_values())
     mine = table[table["title"].isin(usual.index)]
     part = (mine["rest"] / mine["saved"]).dropna()
     if part.empty or part.min() < 0.5:
         return ""
     return (
-        f"By elimination it is mostly the launches: {part.min():.0%} to {part.max():.0%} of the saving is "
-        "more than sums and head could bring. "
+        f"**It is mostly the launches, by elimination**: {part.min():.0%} to {part.max():.0%} of what a "
+        "layer saves is more than sums and head could bring. "
     )
+
+
+def _chart(table: Rows, gpu: Any) -> None:
+    """Draw what a layer saves, in parts: sums and head by their own measures, and the rest."""
+    mine = table[table["rest"] >= 0]
+    if mine.empty:
+        return
+    caption = "What the fused way saves a layer"
+    fig, ax = plot.figure("µs a layer", title=caption, height=1.3 + 0.45 * len(mine))
+    parts = {"two sums": mine["sums"], "half a head": mine["head"], "the rest": mine["rest"]}
+    plot.stacked(ax, list(mine["title"]), parts, "µs a layer")
+    plot.show(
+        fig,
+        f"{caption}, {gpu}: sums as the hand-over of the width nearest to the model's saves, the head by its "
+        "bytes.",
+    )
+
+
+def _figures(table: Rows) -> list[Any]:
+    """What backs the chart: the parts of what is saved, time above the bound, and where that is longest."""
+    columns = {"title": "Model", "saved": "Saved, measured", "sums": "Two sums, by the hand-overs"}
+    columns |= {"head": "Half a head, by its bytes", "rest": "The rest"}
+    forms = {"title": "", **dict.fromkeys(("saved", "sums", "head", "rest"), "{:.1f}")}
+    above = {"title": "Model", "bound": "Bound, the fused way", "over": "Above it"}
+    above |= {"share": "Share of the bound", "alone": "One GPU, above its bound"}
+    digits = dict.fromkeys(("bound", "over", "alone"), "{:.1f}") | {"title": "", "share": "{:.0%}"}
+    caption = "µs a layer on two GPUs, farthest from its bound first; the head's time is shared among layers"
+    return [
+        (table, columns, forms, "Saved by the fused way, µs a layer"),
+        (table.sort_values("share").reset_index(drop=True), above, digits, caption),
+        "\n".join(f"- {line}" for line in _farthest(table)),
+    ]
 
 
 def _with_rest(found: Rows, rows: Rows) -> Rows:
     """With columns sums and rest: what two sums could save of a layer, and what is left beside the head."""
     table = found.assign(sums=[_sums_us(rows, str(model)) for model in found["model"]])
     return table.assign(rest=table["saved"] - table["head"] - table["sums"].fillna(0.0))
-
-
-def _shares(found: Rows, rows: Rows) -> None:
-    """A table of what the fused way saves a layer, what sums and head could save of it, and the rest."""
-    table = _with_rest(found, rows)
-    columns = {"title": "Model", "saved": "Saved, measured", "sums": "Two sums, by the hand-overs"}
-    columns |= {"head": "Half a head, by its bytes", "rest": "The rest, not measured apart"}
-    forms = {"title": "", **dict.fromkeys(("saved", "sums", "head", "rest"), "{:.1f}")}
-    caption = "µs a layer; a head's half, read once a token, is shared among the layers"
-    display.table(table.sort_values("saved", ascending=False).reset_index(drop=True), columns, forms, caption)
 
 
 def _layers(rows: Rows) -> Rows:
@@ -132,7 +163,7 @@ def _farthest(table: Rows) -> list[str]:
     pairs = [f"{us:+.0f} µs".replace("-", "−") + f" for {name}" for name, us in more.items()]
     if not pairs:
         return [f"{text}."]
-    beyond = f"Time above the bound, an INT4 layer's less an FP16 layer's: {listed(pairs)}."
+    beyond = f"Time above the bound, INT4 minus FP16: {listed(pairs)}."
     least, packed = table.loc[table["bound"].idxmin()], table[table["format"] == "int4_g128"]
     if (more > 0).all() and least["format"] == "fp16" and least["over"] < packed["over"].min():
         beyond += f" Few bytes do not explain it: {least['title']} has the fewest, a bound of "
@@ -153,13 +184,6 @@ def _sums_us(rows: Rows, model: str) -> float:
     return float(saved[min(saved.index, key=lambda n: abs(n - width))]) if len(saved) else float("nan")
 
 
-def _open(few: Rows) -> list[str]:
-    """The models whose layers save far less, by the microseconds a layer: what was not explained."""
-    if few.empty:
-        return []
-    return [f"Open: {_little(few)} a layer, although the same launches are spared. Why was not found."]
-
-
 def _little(few: Rows) -> str:
     """What each of the models that save far less saves or loses, in microseconds."""
     return listed(
@@ -178,8 +202,7 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     display.say(
         f"- On two GPUs ({gpu}) a token is {fused['gain'].min():.2f} to {fused['gain'].max():.2f} times as "
         f"fast as on one, by {WAYS[split.FUSED]}.{said}\n"
-        "- Put an exchange into the kernel that needs it, let launches overlap, split the head. "
-        f"{_all(rows)}\n"
+        f"- {_all(rows)}\n"
         "- A token exchanges a few KiB a layer, so latency decides; a prompt exchanges thousands of rows, so "
         "the link's rate does."
     )
@@ -189,12 +212,15 @@ def _all(rows: Rows) -> str:
     """What the three changes save a layer together, and what sums and head could save of it."""
     found = _layers(rows)
     usual, few = _usual(found.set_index("title")["saved"].sort_values())
-    text = f"Together they save {_of_models(usual, few, '.0f')}"
+    text = "Fewer launches that overlap, a sum in the kernel that needs it and a split head together save "
+    text += _of_models(usual, few, ".0f")
     text += f" ({_little(few)})" if len(few) else ""
     sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()
     parts = [f"the sums could save {_ends(sums)}"] if len(sums) else []
     parts.append(f"the split head {'' if parts else 'could save '}{_ends(found['head'])}")
-    return f"{text}. Of it, by measures of their own, {' and '.join(parts)}; the rest was not measured apart."
+    mostly = _by_elimination(_with_rest(found, rows), usual)
+    text += ", by elimination mostly the launches" if mostly else ""
+    return f"{text}. Of it {' and '.join(parts)}."
 
 
 def _ends(us: Rows) -> str:

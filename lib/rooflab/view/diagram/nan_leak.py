@@ -27,7 +27,7 @@ def nan_leak() -> Drawing:
     weights, values, whole, alone = products()
     keys, canvas, left, cell, tall = len(values), Canvas(), 62.0, 48.0, 28.0
     middle, right, top = left + keys * cell + 32, left + (keys + 1) * cell + 64, 40.0
-    canvas.text(left, 12, "weights: 0 where a key is not seen", svg.SMALL, bold=True)
+    canvas.text(left, 12, "weights (0: key not seen)", svg.SMALL, bold=True)
     canvas.text(middle, 12, "values", svg.SMALL, bold=True)
     canvas.text(right, 12, "output: whole tile", svg.SMALL, bold=True)
     canvas.text(right + 122, 12, "seen keys", svg.SMALL, bold=True)

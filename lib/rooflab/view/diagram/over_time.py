@@ -73,10 +73,15 @@ def _steps(text: str) -> list[Step]:
 
 
 def simulate(
-    steps: tuple[list[Step], list[Step], list[Step]], tiles: int, stages: int, takes: Lengths
+    steps: tuple[list[Step], list[Step], list[Step]],
+    tiles: int,
+    stages: int,
+    takes: Lengths,
+    pieces: int = 1,
 ) -> Run:
     """Run the consumer's steps beside a producer that copies item after item, K and V of tile after tile,
-    each as soon as its slot of 2 `stages` is empty.
+    each as soon as its slot of 2 `stages` is empty. Of several `pieces` of work, of `tiles` each, the
+    producer begins the next while the consumers still have the one before.
     """
     run = Run(stages)
     slots, now, tensor, copier = 2 * stages, 0.0, 0.0, 0.0
@@ -95,10 +100,12 @@ def simulate(
             run.bars.append(Bar("copies", "KV"[each % 2], each // 2, start, copier))
         return run.full[item]
 
-    def do(step: Step, t: int) -> None:
+    def do(step: Step, t: int, first: int) -> None:
+        """A step at tile t of the piece of work whose tiles begin at `first`."""
         nonlocal now, tensor
         what, of = step[0], int(eval(step[1], {"__builtins__": {}}, {"t": t, "tiles": tiles}))
         if what.startswith("start"):
+            of += first
             ready = fill(2 * of + (what == "start_pv"))
             now = max(now, ready)
             start = max(now, tensor)
@@ -109,19 +116,22 @@ def simulate(
             while len(pending) > of:
                 now = max(now, pending.pop(0))
         elif what == "softmax":
-            run.bars.append(Bar("softmax", "softmax", of, now, now + takes.softmax))
+            run.bars.append(Bar("softmax", "softmax", first + of, now, now + takes.softmax))
             now += takes.softmax
         else:
-            run.empty[of] = now
+            run.empty[2 * first + of] = now
 
     before, loop, after = steps
-    for step in before:
-        do(step, 0)
-    for t in range(1, tiles):
-        for step in loop:
-            do(step, t)
-    for step in after:
-        do(step, tiles)
+    for first in range(0, pieces * tiles, tiles):
+        for step in before:
+            do(step, 0, first)
+        for t in range(1, tiles):
+            for step in loop:
+                do(step, t, first)
+        for step in after:
+            do(step, tiles, first)
+        if pieces > 1:  # where a block ends with its piece, its last slots need not be released
+            run.empty |= {item: now for item in run.full if item not in run.empty}
     return run
 
 

@@ -156,6 +156,10 @@ class Canvas:
             y + height,
         )
 
+    def place(self, other: Canvas, x: float, y: float) -> None:
+        """Another canvas, with its corner at a point of this one."""
+        self._add(f'<g transform="translate({short(x)} {short(y)})">{other.body()}</g>', y + other.height)
+
     def body(self) -> str:
         """The shapes as SVG."""
         return "".join(self._parts)

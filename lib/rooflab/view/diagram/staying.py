@@ -1,0 +1,204 @@
+"""What attention's rung 11 changes in rung 9, in four pictures: who copies, how long a block lives, which
+rows it has, and when outputs are rescaled.
+
+Steps, tiles and limits come from the rungs' sources and launch rules; the masked products and the rescales
+are counted here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from rooflab.errors import UsageError
+from rooflab.numerics import model_shapes
+from rooflab.ops import Rung, attention
+from rooflab.ops.attention_tiles import tile_of
+from rooflab.view.diagram import over_time, svg
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing, single
+
+RUNG = "11_tma"
+MODEL = "gemma-4-e4b"  # whose layers with a window the third picture has
+_ARCH, _WIDE, _COPIERS = "90", 266.0, 128
+_PIECE = 16  # bytes of a cp.async
+_TILES, _PIECES = 3, 2  # of the second picture
+_SEED, _ROWS, _KEYS, _LAST = 5, 16, 80, 12  # of the fourth: rows of a warp, keys of a tile, tiles
+
+
+class Block(NamedTuple):
+    """The rows of a block: heads and queries of each, the keys of its tiles, and how many products of them
+    are masked, as a share.
+    """
+
+    heads: int
+    queries: int
+    keys: int
+    tiles: int
+    masked: float
+
+
+def rung() -> Rung:
+    """The rung that is drawn."""
+    return next(each for each in attention.LADDERS["attention"] if each.name == RUNG)
+
+
+def block(heads: int, rows: int, window: int, keys: int) -> Block:
+    """A block of `rows` rows, the same queries of each of `heads`, amid a prompt with a window."""
+    queries = rows // heads
+    tiles = -(-(queries - 1 + window) // keys)
+    return Block(heads, queries, keys, tiles, 1 - window / (tiles * keys))
+
+
+def limit(text: str) -> float:
+    """How many powers of two a score may be above what softmax subtracts, by the rung's source."""
+    found = re.search(r"\* scale > ([0-9.]+)f", text)
+    if not found:
+        raise UsageError("This source has no limit from which outputs are rescaled.")
+    return float(found[1])
+
+
+def rescales(largest: np.ndarray, late: float) -> list[float]:
+    """What softmax subtracts at each tile, given the largest score of each, as powers of two: it stays until
+    a score exceeds it by more than `late`.
+    """
+    base, found = float(largest[0]), []
+    for top in largest:
+        base = float(top) if top > base + late else base
+        found.append(base)
+    return found
+
+
+def scores() -> np.ndarray:
+    """The largest score of each tile for each row of a warp, as powers of two: random numbers, one in 256
+    four times as large.
+    """
+    generator, width = np.random.default_rng(_SEED), 128
+    queries, keys = (
+        generator.standard_normal(size) * np.where(generator.random(size) < 1 / 256, 4, 1)
+        for size in ((_ROWS, width), (_LAST * _KEYS, width))
+    )
+    found = queries @ keys.T * np.log2(np.e) / np.sqrt(width)
+    return np.asarray(found.reshape(_ROWS, _LAST, _KEYS).max(axis=2))
+
+
+def four_changes(takes: over_time.Lengths) -> Drawing:
+    """The four changes of rung 11, each beside rung 9."""
+    parts = [_who_copies(), _blocks_live(takes), _which_rows(), _when_rescaled()]
+    names = (
+        "Who copies keys and values",
+        "How long a block lives",
+        "Which rows a block has",
+        "When outputs are rescaled",
+    )
+    whole, y = Canvas(), 0.0
+    for first in (0, 2):
+        for k, (canvas, _) in enumerate(parts[first : first + 2]):
+            x = k * (_WIDE + 28)
+            whole.text(x, y + 12, f"{first + k + 1}. {names[first + k]}", bold=True)
+            whole.place(canvas, x, y + 22)
+        y += 22 + max(canvas.height for canvas, _ in parts[first : first + 2]) + 16
+    return single("What rung 11 changes in rung 9", " ".join(said for _, said in parts), whole)
+
+
+def _who_copies() -> tuple[Canvas, str]:
+    canvas, macros = Canvas(_WIDE), over_time.rung().with_defaults({})
+    size = 2 * 2 * macros["KEYS"] * macros["HEAD_DIM"]  # a tile of keys and one of values, in FP16
+    boxes = 2 * macros["HEAD_DIM"] // 64
+    rows = (("rung 9", _COPIERS, size // _PIECE), ("rung 11", 1, boxes))
+    y, said = 0.0, []
+    for name, threads, copies in rows:
+        canvas.text(0, y + 12, f"{name}: {threads} thread{'s' * (threads > 1)}", svg.SMALL, bold=True)
+        places = [(k % 32 * 4.0, y + 20 + k // 32 * 7.0) for k in range(_COPIERS)]
+        canvas.cells(places[threads:], 3.2, 5.4, NONE, 0.3)
+        canvas.cells(places[:threads], 3.2, 5.4, AMBER, 0.3)
+        canvas.line([(132, y + 34), (156, y + 34)], 1.4, end="arrow")
+        canvas.cell(160, y + 18, 104, 32, f"{copies:,} copies", SKY, 12)
+        canvas.text(212, y + 63, f"of {size // copies:,} bytes", svg.SMALL, "middle")
+        said.append(f"{name}: {threads} thread{'s' * (threads > 1)}, {copies:,} copies for a tile of each.")
+        y += 74
+    return canvas, " ".join(said)
+
+
+def _blocks_live(takes: over_time.Lengths) -> tuple[Canvas, str]:
+    own = over_time.rung()
+    steps, stages = over_time.program(own.path.read_text(encoding="utf-8")), own.with_defaults({})["STAGES"]
+    alone = over_time.simulate(steps, _TILES, stages, takes).bars
+    end = max(bar.end for bar in alone)
+    apart = [
+        bar._replace(tile=bar.tile + k * _TILES, start=bar.start + k * end, end=bar.end + k * end)
+        for k in range(_PIECES)
+        for bar in alone
+    ]
+    stays = over_time.simulate(steps, _TILES, stages, takes, _PIECES).bars
+    canvas, left, y, said = Canvas(_WIDE), 52.0, 0.0, []
+    unit = (_WIDE - left - 2) / (_PIECES * end)
+    for name, bars in (("rung 9: a block for each piece", apart), ("rung 11: one block stays", stays)):
+        canvas.text(0, y + 12, name, svg.SMALL, bold=True)
+        for row, label in (("copies", "copies"), ("tensor cores", "products")):
+            canvas.text(0, y + 30, label, svg.SMALL)
+            for bar in bars:
+                if bar.row == row:
+                    fill = (SKY, BLUE)[bar.tile // _TILES % 2]
+                    canvas.rect(left + bar.start * unit, y + 19, (bar.end - bar.start) * unit, 15, fill)
+            y += 18
+        last = max(bar.end for bar in bars)
+        canvas.text(left, y + 29, f"{_PIECES} pieces of work in {last:.1f} µs", svg.SMALL)
+        said.append(f"{name[0].upper()}{name[1:]}: {_PIECES} pieces take {last:.1f} microseconds.")
+        y += 38
+    return canvas, " ".join(said)
+
+
+def _which_rows() -> tuple[Canvas, str]:
+    shape = model_shapes.get(MODEL)
+    window, group = int(shape.window or 512), shape.heads // shape.kv_heads
+    tile = tile_of(rung(), shape.head_dim, _ARCH)
+    keys, rows = tile["KEYS"], 64 * tile.get("GROUPS", 2)
+    blocks = [block(heads, rows, window, keys) for heads in (1, group)]
+    canvas, y, said = Canvas(_WIDE), 0.0, []
+    unit, tall = (_WIDE - 2) / max(each.tiles * keys for each in blocks), 40.0 / rows
+    for name, each in zip(("rung 9", "rung 11"), blocks, strict=True):
+        whose = f"{each.queries} queries of {each.heads} head{'s' * (each.heads > 1)}"
+        canvas.text(0, y + 12, f"{name}: {whose}", svg.SMALL, bold=True)
+        canvas.rect(0, y + 18, each.tiles * keys * unit, rows * tall, GREY)
+        lines = [(k % each.queries * unit, y + 18 + k * tall, window * unit) for k in range(0, rows, 2)]
+        canvas.bars(lines, 2 * tall, SKY)
+        for k in range(1, each.tiles):
+            canvas.line(
+                [(k * keys * unit, y + 18), (k * keys * unit, y + 18 + rows * tall)], 0.5, dashed=True
+            )
+        words = f"{each.tiles} tiles of {keys} keys; grey, masked: {each.masked:.0%}"
+        canvas.text(0, y + 31 + rows * tall, words, svg.SMALL)
+        said.append(f"{whose} need {each.tiles} tiles of {keys} keys, {each.masked:.0%} of it masked.")
+        y += 74
+    return canvas, " ".join(said)
+
+
+def _when_rescaled() -> tuple[Canvas, str]:
+    largest = scores()
+    late = limit(rung().path.read_text(encoding="utf-8"))
+    ways = (("rung 9: at any larger score", 0.0), (f"rung 11: at one more than {late:g} larger", late))
+    canvas, y, said = Canvas(_WIDE), 0.0, []
+    low, high = float(largest[0].min()) - 0.5, float(largest[0].max()) + 0.5
+    unit, tall = (_WIDE - 2) / _LAST, 32 / (high - low)
+    for name, way in ways:
+        bases = np.array([rescales(row, way) for row in largest])
+        moved = [False, *(bases[:, 1:] != bases[:, :-1]).any(axis=0)]
+        canvas.text(0, y + 12, name, svg.SMALL, bold=True)
+        floor = y + 52
+        path = [
+            (x, floor - (base - low) * tall)
+            for k, base in enumerate(bases[0])
+            for x in (k * unit, (k + 1) * unit)
+        ]
+        tops = enumerate(largest[0])
+        canvas.cells([((k + 0.5) * unit - 3, floor - (top - low) * tall - 3) for k, top in tops], 6, 6, AMBER)
+        canvas.line(path, 1.6)
+        for k, each in enumerate(moved):
+            canvas.rect(k * unit + 1, y + 57, unit - 2, 8, BLUE if each else NONE, 0.4)
+        words = f"a warp rescales its outputs at {sum(moved)} of {_LAST - 1} tiles"
+        canvas.text(0, y + 78, words, svg.SMALL)
+        said.append(f"{name[0].upper()}{name[1:]}: {words}.")
+        y += 88
+    return canvas, " ".join(said)

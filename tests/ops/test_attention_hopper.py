@@ -122,6 +122,7 @@ def test_keys_that_are_the_values_too_are_copied_once(n, context, heads, how):
             ("15_warp_vote", 64, {"KEYS": 64, "GROUPS": 2}),
             ("15_warp_vote", 64, {"KEYS": 64, "GROUPS": 1}),
             ("16_wide_stores", 80, {"KEYS": 64, "GROUPS": 2}),
+            ("17_short_chain", 64, {"KEYS": 64, "GROUPS": 2, "SECTIONS": 0}),
         ]
     ),
 )
@@ -223,10 +224,10 @@ def test_a_prompt_with_little_work_gets_smaller_tiles():
 def test_the_fastest_rung_for_a_chip_and_a_width():
     found = {width: op.default_rung(width, "90") for width in (64, 112, 144, 256, 512)}
     assert found == {
-        64: "16_wide_stores",
-        112: "16_wide_stores",
+        64: "17_short_chain",
+        112: "17_short_chain",
         144: "13_mbarrier_ring",
-        256: "16_wide_stores",
+        256: "17_short_chain",
         512: "12_warp_specialised",
     }
     assert {op.default_rung(width) for width in (64, 256, 512)} == {"13_mbarrier_ring"}
@@ -250,3 +251,12 @@ def test_standing_blocks_take_heads_whose_keys_stay_in_l2():
     launch = op.launch_of(rung, macros)
     assert op.standing_of(launch, macros, 16384, 16384, 32, 8, 132) == (132, 4096, 2)
     assert op.standing_of(launch, macros, 32, 32, 32, 8, 132) == (8, 8, 8)
+
+
+def test_all_heads_come_at_once_where_sections_would_leave_multiprocessors_idle():
+    """L2 holds two of these eight heads at a time; cut so, a chunk's pieces end unevenly on 132 blocks."""
+    chunk = op.Prompt(3162, 6927, 3765, 8, 8, True, None)
+    assert op.kept_together(6927, 8, 256) == 2 and op.voted_of(256, chunk, 132, True)["SECTIONS"] == 0
+    long = op.Prompt(65536, 65536, 0, 32, 8, True, None)
+    assert op.kept_together(65536, 8, 128) < 8 and op.voted_of(128, long, 132, True)["SECTIONS"] == 1
+    assert "SECTIONS" not in op.voted_of(256, chunk, 132)

@@ -147,6 +147,16 @@ PROMPT: tuple[Rung, ...] = (
         dynamic_shared=163840,
         changes="15_warp_vote",
     ),
+    Rung(
+        "attention",
+        "17_short_chain",
+        "attention_short_chain",
+        "weights are rounded while the exponentials run",
+        defines={**_STANDING, "KEYS": 80, "GROUPS": 3, "SECTIONS": 1},
+        archs=("90a",),
+        dynamic_shared=163840,
+        changes="16_wide_stores",
+    ),
 )
 
 DECODE: tuple[Rung, ...] = (

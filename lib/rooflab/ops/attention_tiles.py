@@ -40,14 +40,18 @@ HOPPER = {
     "14_pack_gqa": (64, 80, 96, 112, 128, 192, 256),
     "15_warp_vote": (64, 80, 96, 112, 128, 192, 256),
     "16_wide_stores": (64, 80, 96, 112, 128, 192, 256),
+    "17_short_chain": (64, 80, 96, 112, 128, 192, 256),
 }
 
 # Those whose blocks stand, one an SM, and read their operands through maps of boxes.
-STANDING = ("11_tma", "12_warp_specialised", "14_pack_gqa", "15_warp_vote", "16_wide_stores")
+STANDING = (
+    *("11_tma", "12_warp_specialised", "14_pack_gqa"),
+    *("15_warp_vote", "16_wide_stores", "17_short_chain"),
+)
 # Of these, those whose rows are pairs of query and head, which come as boxes of three dimensions.
-PAIRED = ("14_pack_gqa", "15_warp_vote", "16_wide_stores")
+PAIRED = ("14_pack_gqa", "15_warp_vote", "16_wide_stores", "17_short_chain")
 # Of these, those whose tile a law of its time chooses.
-LAWFUL = ("15_warp_vote", "16_wide_stores")
+LAWFUL = ("15_warp_vote", "16_wide_stores", "17_short_chain")
 
 
 def level_of(rung: Rung) -> int:
@@ -211,18 +215,26 @@ _WORTH = 0.98
 
 
 @functools.lru_cache(maxsize=4096)
-def voted_of(head_dim: int, prompt: Prompt | None, sms: int) -> dict[str, int]:
-    """The launch rule of rung 15_warp_vote: warpgroups, keys and heads of a tile, by the law of its time."""
+def voted_of(head_dim: int, prompt: Prompt | None, sms: int, free: bool = False) -> dict[str, int]:
+    """The launch rule of LAWFUL rungs: warpgroups, keys and heads of a tile, by the law of its time. A rung
+    that is `free` may also take all heads at once instead of in sections whose keys L2 holds, which leaves
+    fewer multiprocessors idle at the end: its macro SECTIONS.
+    """
     usual, *more = tile_laws(head_dim)
     if prompt is None:
         return {"GROUPS": usual.groups, "KEYS": usual.keys, "PACK": 1}
     _, context, start, heads, kv_heads, causal, window = prompt
     pack = pairs_pack_of(heads // kv_heads, window or seen_of(prompt.n, context, start, causal, window))
-    together = kept_together(context, kv_heads, head_dim) * (heads // kv_heads // pack)
-    times = {tile: tile.predicted_us(prompt, pack, sms, together) for tile in (usual, *more)}
+    held = kept_together(context, kv_heads, head_dim) * (heads // kv_heads // pack)
+    times = {
+        (tile, together): tile.predicted_us(prompt, pack, sms, together)
+        for tile in (usual, *more)
+        for together in ((held, 0) if free else (held,))
+    }
     best = min(times, key=times.__getitem__)
-    tile = best if times[best] < _WORTH * times[usual] else usual
-    return {"GROUPS": tile.groups, "KEYS": tile.keys, "PACK": pack}
+    tile, together = best if times[best] < _WORTH * times[usual, held] else (usual, held)
+    macros = {"GROUPS": tile.groups, "KEYS": tile.keys, "PACK": pack}
+    return macros | {"SECTIONS": int(together > 0)} if free else macros
 
 
 def rings_of(head_dim: int, arch: str) -> list[dict[str, int]]:
@@ -307,7 +319,7 @@ def tile_of(
         pack = pack_of(group, 8)
         choices = [{**boxes_of(head_dim, pack, window), "PACK": pack}]
     elif rung.name in LAWFUL:
-        choices = [voted_of(head_dim, prompt, sms)]
+        choices = [voted_of(head_dim, prompt, sms, "SECTIONS" in rung.defines)]
     elif rung.name == "14_pack_gqa":
         pack = pairs_pack_of(group, window if seen is None else seen)
         choices = [{**pairs_of(head_dim, pack, window), "PACK": pack}]
@@ -369,8 +381,8 @@ def decode_launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
 
 def default_rung(head_dim: int, arch: str = "89") -> str:
     """The rung that attention runs when none is named: the fastest for the head's width, as recorded."""
-    if arch == "90" and head_dim in HOPPER["16_wide_stores"]:
-        return "16_wide_stores"
+    if arch == "90" and head_dim in HOPPER["17_short_chain"]:
+        return "17_short_chain"
     if arch == "90" and head_dim == 512:
         return "12_warp_specialised"
     if arch != "75":

@@ -1,0 +1,301 @@
+// attention 17, short chain: less stands between a tile's scores and the product that takes its weights.
+//
+// Purpose  a warpgroup's next product waits for its softmax, and three warpgroups don't always have one for the tensor cores.
+//          Rung 15's softmax ends with two passes that only wait: weights are rounded to 16 bits after the last exponential,
+//          and a largest score is found by two chains of dependent instructions.
+// Shapes   as rung 14.
+// Bytes    as rung 14.
+// Launch   as rung 15; with SECTIONS = 0 all packs of heads come together, whatever L2 holds.
+// Macros   HEAD_DIM = 128: width of a head;
+//          KEYS = 80: keys a tile;
+//          STAGES = 2: tiles of keys and of values in the ring;
+//          GROUPS = 3: warpgroups that multiply, 64 rows each: 1, 2 or 3;
+//          PACK = 1: query heads of one key-value head whose rows a block packs together;
+//          SECTIONS = 1: heads come in sections whose keys L2 holds; 0 takes all at once, which leaves fewer multiprocessors
+//          idle at the end of a few long pieces;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
+// Changed  from rung 16: the product that reads the last tile's weights is waited for in the midst of the exponentials, so
+//          that weights are rounded as they come; a row's largest score is found by two chains beside the other row's;
+//          tiles that all rows see whole take code without masks.
+#include "common/attention.cuh"
+#include "common/box3/ptx.cuh"
+#include "common/ptx.cuh"
+
+#if BF16
+#define WGMMA(name) wgmma_##name##_bf16
+#else
+#define WGMMA(name) wgmma_##name##_f16
+#endif
+
+constexpr int ROWS = 64 * GROUPS, EACH = ROWS / PACK, FILLED = EACH * PACK, THREADS = 128 * (GROUPS + 1);
+constexpr int BLOCK = 64, BLOCKS = (HEAD_DIM + 63) / 64;  // columns of a swizzled block with rows of 128 bytes
+// Scores of a thread whose exponentials run beside the product by the last weights. Measured: at 64 columns all of them, at
+// 128 a quarter, else an eighth.
+constexpr int EARLY = KEYS / (HEAD_DIM == 64 ? 2 : HEAD_DIM == 128 ? 8 : 16) / 4 * 4;
+constexpr int TILE = KEYS * BLOCK * BLOCKS;
+static_assert(KEYS % 16 == 0 && (KEYS >= 64 && KEYS <= 128 || KEYS == 160 || KEYS == 176 || KEYS == 192),
+              "common/ptx.cuh has products of these widths");
+
+// Whether a tile may have keys that a row does not see.
+template <bool VALUE>
+struct Masked {
+    static constexpr bool value = VALUE;
+};
+
+// A slot of a ring and the parity of its barrier.
+struct RingSlot {
+    int index = 0;
+    unsigned parity = 0;
+    __device__ void next() {
+        if (++index == STAGES) index = 0, parity ^= 1;
+    }
+};
+
+// The transpose of two by two values: lanes that have bit STEP keep the second and get the second of the other lane.
+template <int STEP>
+__device__ inline void exchange(unsigned& first, unsigned& second) {
+    const bool upper = threadIdx.x & STEP;
+    const unsigned other = __shfl_xor_sync(0xffffffffu, upper ? first : second, STEP);
+    (upper ? first : second) = other;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    attention_short_chain(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
+                    const __grid_constant__ TensorMap v, Element* __restrict__ out, int n, int context, int start, int heads,
+                    int kv_heads, int causal, int window, float scale, int together) {
+    extern __shared__ __align__(1024) Element shared[];
+    __shared__ volatile float ordered[THREADS / 32];
+    __shared__ unsigned long long k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+    __shared__ unsigned long long q_full, q_empty;
+    Element *queries = shared, *keys = queries + ROWS * BLOCK * BLOCKS, *values = keys + STAGES * TILE;
+    if (!SECTIONS) together = heads / PACK;
+    const int lane = threadIdx.x % 32, rows = (n + EACH - 1) / EACH, sections = heads / PACK / together;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; ++i) {
+            mbarrier_init(k_full + i, 1), mbarrier_init(k_empty + i, 4 * GROUPS);
+            mbarrier_init(v_full + i, 1), mbarrier_init(v_empty + i, 4 * GROUPS);
+        }
+        mbarrier_init(&q_full, 1), mbarrier_init(&q_empty, 4 * GROUPS);
+        warpgroup_shared_fence();
+    }
+    __syncthreads();
+
+    // This block's piece of work number `round`, rounds going there and back.
+    struct Work {
+        int head, first, from, tiles;
+    };
+    const auto work_at = [&](int round) {
+        const int i = round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+        const int section = i / (together * rows), within = i % (together * rows), row = within / together;
+        const int first = ((sections - 1 - section) % 2 ? row : rows - 1 - row) * EACH;
+        const int from = seen_from(start + first, context, causal, window).first;
+        const int to = seen_from(start + min(first + EACH, n) - 1, context, causal, window).last;
+        return Work{(section * together + within % together) * PACK, first, from,
+                    i >= sections * together * rows ? -1 : to > from ? (to - from + KEYS - 1) / KEYS : 0};
+    };
+
+    if (threadIdx.x < 128) {
+        if (GROUPS > 1) setmaxnreg_fewer<GROUPS == 2 ? 40 : 32>();
+        if (threadIdx.x) return;
+        RingSlot slot;
+        unsigned parity = 1;
+        for (int round = 0;; ++round) {
+            const Work work = work_at(round);
+            if (work.tiles < 0) return;
+            if (work.tiles == 0) continue;
+            mbarrier_wait(&q_empty, parity);
+            parity ^= 1;
+            mbarrier_expect(&q_full, FILLED * BLOCK * BLOCKS * 2);
+            for (int b = 0; b < BLOCKS; ++b)
+                tma_copy_box_3d(queries + b * ROWS * BLOCK, &q, b * BLOCK, work.head, work.first, &q_full);
+            mbarrier_arrive(&q_full);
+            const int column = work.head / (heads / kv_heads) * HEAD_DIM;
+            for (int t = 0; t < work.tiles; ++t, slot.next()) {
+                mbarrier_wait(k_empty + slot.index, slot.parity ^ 1);
+                mbarrier_expect(k_full + slot.index, TILE * 2);
+                for (int b = 0; b < BLOCKS; ++b)
+                    tma_copy_box(keys + slot.index * TILE + b * KEYS * BLOCK, &k, column + b * BLOCK, work.from + t * KEYS,
+                                 k_full + slot.index);
+                mbarrier_arrive(k_full + slot.index);
+                mbarrier_wait(v_empty + slot.index, slot.parity ^ 1);
+                mbarrier_expect(v_full + slot.index, TILE * 2);
+                for (int b = 0; b < BLOCKS; ++b)
+                    tma_copy_box(values + slot.index * TILE + b * KEYS * BLOCK, &v, column + b * BLOCK, work.from + t * KEYS,
+                                 v_full + slot.index);
+                mbarrier_arrive(v_full + slot.index);
+            }
+        }
+    }
+
+    if (GROUPS > 1) setmaxnreg_more<GROUPS == 2 ? 232 : 160>();
+    const int group = threadIdx.x / 128 - 1, row = threadIdx.x / 32 % 4 * 16 + lane / 4 + 64 * group;  // and + 8
+    float acc_o[HEAD_DIM / 2], s[KEYS / 2], row_max[2], row_sum[2], rescale[2], base[2];
+    bool raised = false;  // whether a row of this warp has a new largest score
+    unsigned p[KEYS / 4];
+    RingSlot k_slot, v_slot;
+    unsigned parity = 0;
+
+    // Start the scores of the next tile, when its keys have arrived.
+    const auto start_qk = [&] {
+        mbarrier_wait(k_full + k_slot.index, k_slot.parity);
+        warpgroup_arrive();
+        const unsigned long long rows = wgmma_columns(queries + 64 * group * BLOCK);
+        const unsigned long long columns = wgmma_columns(keys + k_slot.index * TILE);
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM; d += 16)  // in units of 16 bytes, of which a row of a block has 8
+            WGMMA(shared)<KEYS>(s, rows + d / BLOCK * ROWS * 8 + d % BLOCK / 8, columns + d / BLOCK * KEYS * 8 + d % BLOCK / 8, d > 0);
+        warpgroup_commit();
+    };
+    // Start adding p times the values of the next tile.
+    const auto start_pv = [&] {
+        mbarrier_wait(v_full + v_slot.index, v_slot.parity);
+        warpgroup_arrive();
+        const unsigned long long columns = wgmma_rows(values + v_slot.index * TILE, KEYS * BLOCK * 2);
+#pragma unroll
+        for (int key = 0; key < KEYS; key += 16) WGMMA(rows)<HEAD_DIM>(acc_o, p + key / 4, columns + key * 8);
+        warpgroup_commit();
+    };
+    const auto release = [&](unsigned long long* empty, RingSlot& slot) {
+        if (lane == 0) mbarrier_arrive(empty + slot.index);
+        slot.next();
+    };
+    for (int round = 0;; ++round) {
+        const Work work = work_at(round);
+        if (work.tiles < 0) return;
+        // All rows of this warp see the keys [all_from, all_to).
+        const int lowest = work.first + (row - lane / 4) / PACK, highest = work.first + (row - lane / 4 + 15) / PACK;
+        const int all_from = seen_from(start + highest, context, causal, window).first;
+        const int all_to = seen_from(start + lowest, context, causal, window).last;
+        // Raise the rows' largest scores to those of tile t. Element c of a row is that of key lane % 4 * 2 + c of the tile.
+        const auto raise = [&](int t, auto masked) {
+            const int tile = work.from + t * KEYS;
+            // The tiles at either end are looked through for their own side alone.
+            if (masked.value && tile < all_from)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const int position = start + work.first + (row + 8 * half) / PACK;
+                    const int before = seen_from(position, context, causal, window).first - tile - lane % 4 * 2;
+#pragma unroll
+                    for (int i = 0; i < KEYS / 4; ++i)
+                        if (i / 2 * 8 + i % 2 < before) s[i / 2 * 4 + 2 * half + i % 2] = NOTHING;
+                }
+            if (masked.value && tile + KEYS > all_to)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const int position = start + work.first + (row + 8 * half) / PACK;
+                    const int end = seen_from(position, context, causal, window).last - tile - lane % 4 * 2;
+#pragma unroll
+                    for (int i = 0; i < KEYS / 4; ++i)
+                        if (i / 2 * 8 + i % 2 >= end) s[i / 2 * 4 + 2 * half + i % 2] = NOTHING;
+                }
+            float top[4];  // of this thread's scores: two independent chains a row
+#pragma unroll
+            for (int i = 0; i < 4; ++i) top[i] = s[i];
+#pragma unroll
+            for (int i = 4; i < KEYS / 2; ++i) top[i % 4] = fmaxf(top[i % 4], s[i]);
+            top[0] = fmaxf(top[0], top[1]), top[1] = fmaxf(top[2], top[3]);
+            rescale[0] = rescale[1] = 1.0f;
+            raised = __any_sync(0xffffffffu, (top[0] - row_max[0]) * scale > 8.0f || (top[1] - row_max[1]) * scale > 8.0f);
+            if (raised)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    float new_max = fmaxf(top[half], __shfl_xor_sync(0xffffffffu, top[half], 1));
+                    new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));
+                    if ((new_max - row_max[half]) * scale > 8.0f) {
+                        rescale[half] = exp2_approx((row_max[half] - new_max) * scale);
+                        row_max[half] = new_max;
+                        base[half] = new_max * scale;
+                        row_sum[half] *= rescale[half];
+                    }
+                }
+        };
+        // Softmax of a thread's scores from .. to - 1, in FP32 and in place, and their sums; and these weights rounded.
+        const auto add_weights = [&](int from, int to) {
+            float sums[4] = {};
+#pragma unroll
+            for (int i = 0; i < KEYS / 2; ++i)
+                if (i >= from && i < to) {
+                    s[i] = exp2_approx(fmaf(s[i], scale, -base[i / 2 % 2]));
+                    sums[i % 4] += s[i];
+                }
+            row_sum[0] += sums[0] + sums[1], row_sum[1] += sums[2] + sums[3];
+        };
+        const auto round_weights = [&](int from, int to) {
+#pragma unroll
+            for (int i = 0; i < KEYS / 4; ++i)
+                if (2 * i >= from && 2 * i < to) p[i] = rounded_pair(s[2 * i], s[2 * i + 1]);
+        };
+
+        row_max[0] = row_max[1] = NOTHING;
+        row_sum[0] = row_sum[1] = base[0] = base[1] = 0.0f;  // of a row without visible keys p is 0 by base 0, not NaN
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 2; ++i) acc_o[i] = 0.0f;
+        if (work.tiles) {
+            mbarrier_wait(&q_full, parity);
+            parity ^= 1;
+            start_qk();
+            warpgroup_wait<0>();
+            release(k_empty, k_slot);
+            if (work.tiles == 1 && lane == 0) mbarrier_arrive(&q_empty);
+            raise(0, Masked<true>{});
+            add_weights(0, KEYS / 2);
+            round_weights(0, KEYS / 2);
+            for (int t = 1; t < work.tiles; ++t) {
+                start_qk();
+                start_pv();
+                warpgroup_wait<1>();
+                release(k_empty, k_slot);
+                if (t == work.tiles - 1 && lane == 0) mbarrier_arrive(&q_empty);
+                const int tile = work.from + t * KEYS;
+                if (__all_sync(0xffffffffu, tile >= all_from && tile + KEYS <= all_to))
+                    raise(t, Masked<false>{});
+                else
+                    raise(t, Masked<true>{});
+                add_weights(0, EARLY);
+                // A store that is never read: it needs these weights and stays before the wait. Without it the compiler
+                // works them out after the wait, and nothing runs beside the products.
+                if (lane == 0) ordered[threadIdx.x / 32] = row_sum[0] + row_sum[1];
+                warpgroup_wait<0>();
+                release(v_empty, v_slot);
+                round_weights(0, EARLY);
+                add_weights(EARLY, KEYS / 2);
+                round_weights(EARLY, KEYS / 2);
+                if (raised)
+#pragma unroll
+                    for (int i = 0; i < HEAD_DIM / 2; ++i) acc_o[i] *= rescale[i / 2 % 2];
+            }
+            start_pv();
+            warpgroup_wait<0>();
+            release(v_empty, v_slot);
+        }
+
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            row_sum[half] += __shfl_xor_sync(0xffffffffu, row_sum[half], 1);
+            row_sum[half] += __shfl_xor_sync(0xffffffffu, row_sum[half], 2);
+            const float inv_sum = inverse(row_sum[half]);
+            const int position = work.first + (row + 8 * half) / PACK, head = work.head + (row + 8 * half) % PACK;
+            const bool stored = position < n && (FILLED == ROWS || row + 8 * half < FILLED);
+            unsigned* to = reinterpret_cast<unsigned*>(out + (position * (size_t)heads + head) * HEAD_DIM);
+#pragma unroll
+            for (int d = 0; d < HEAD_DIM; d += 32) {
+                unsigned pairs[4];  // of columns lane % 4 * 2 of the next four blocks of 8 columns
+#pragma unroll
+                for (int b = 0; b < 4 && d + 8 * b < HEAD_DIM; ++b) {
+                    const float* const columns = acc_o + d / 2 + 4 * b + 2 * half;
+                    pairs[b] = rounded_pair(columns[0] * inv_sum, columns[1] * inv_sum);
+                }
+                exchange<1>(pairs[0], pairs[1]);  // a lane now has four columns of one block of each two
+                if (d + 16 == HEAD_DIM) {
+                    const int column = lane % 2 * 4 + lane % 4 / 2 * 2;  // in pairs
+                    if (stored) *reinterpret_cast<uint2*>(to + d / 2 + column) = make_uint2(pairs[0], pairs[1]);
+                } else {
+                    exchange<1>(pairs[2], pairs[3]);
+                    exchange<2>(pairs[0], pairs[2]), exchange<2>(pairs[1], pairs[3]);  // and now eight of one of the four
+                    const uint4 eight = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+                    if (stored) *reinterpret_cast<uint4*>(to + d / 2 + lane % 4 * 4) = eight;
+                }
+            }
+        }
+    }
+}

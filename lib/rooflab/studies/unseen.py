@@ -22,10 +22,10 @@ from rooflab.studies.base import Sized, Study
 from rooflab.studies.borrowing import Borrowing
 
 # Seeds of shapes that kernels and laws were tuned on; of those from 9001 on products alone.
-TUNED = (2611, 4157, 5417, 8807, 9001, 9002, 9003, 9004, 9101, 9102, 9103, 9104)
-SEED = 9241  # the seed of shapes that they are judged by
+TUNED = (2611, 4157, 5417, 8807, 9241, 9001, 9002, 9003, 9004, 9101, 9102, 9103, 9104)
+SEED = 6367  # the seed of shapes that they are judged by
 # What was changed after shapes of SEED were seen, until another seed is recorded; "" where nothing was.
-SINCE = "one of the Q8_0 products made us raise how far off the dispatcher's nearest shape may be"
+SINCE = ""
 # Shapes of each kind, by effort. The committed recording holds INT4 products alone, so "full" asks for those.
 COUNTS = {
     "full": {"int4": 10, "product": 8, "attention": 14, "decode_attention": 8},

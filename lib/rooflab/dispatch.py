@@ -26,7 +26,7 @@ import pandas as pd
 
 from rooflab import ops, paths
 from rooflab.errors import LaunchError, UsageError
-from rooflab.hardware import device, perf_model
+from rooflab.hardware import crossover, device, perf_model
 from rooflab.hardware.perf_model import Strategy, plain, strategy
 from rooflab.ops import q8_0, with_target
 from rooflab.ops.strategies import (
@@ -110,12 +110,18 @@ def line(rows: pd.DataFrame, n: int, k: int, batch: int) -> pd.DataFrame:
 
 def fastest(rows: pd.DataFrame, n: int, k: int, batch: int, names: Sequence[str]) -> tuple[str, str] | None:
     """The strategy of `names` that a table's rows of one format have fastest for this product, by `line`, and
-    its line; None if no recorded shape is near.
+    its line; None if no recorded shape is near. Of those that are level there, the one that is fastest for
+    most recorded shapes with that number of tokens: a tie says nothing about another shape.
     """
-    near = line(rows[rows["impl"].isin(names)], n, k, batch)
+    mine = rows[rows["impl"].isin(names)]
+    near = line(mine, n, k, batch)
     if near.empty:
         return None
-    best = near.sort_values("median_us", kind="stable").iloc[0]
+    alike = mine[mine["batch"] == near["batch"].iloc[0]]
+    wins = alike.loc[alike.groupby(["n", "k"])["median_us"].idxmin(), "impl"].value_counts()
+    level = near[near["median_us"] <= crossover.LEVEL * near["median_us"].min()]
+    level = level.assign(wins=level["impl"].map(wins).fillna(0))
+    best = level.sort_values(["wins", "median_us"], ascending=[False, True], kind="stable").iloc[0]
     return str(best["impl"]), f"{best['n']} x {best['k']}, {counted(best['batch'], 'token')}"
 
 

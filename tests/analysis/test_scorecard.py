@@ -252,9 +252,16 @@ def test_minutes_of_a_recording_count_once_what_two_gpus_do_side_by_side():
     day = "2026-01-01T10:{}:00Z"
     runs = [("00", "08"), ("00", "06"), ("07", "10"), ("20", "25"), ("30", "")]
     frame = pd.DataFrame([{"started": day.format(a), "finished": b and day.format(b)} for a, b in runs])
-    assert house.recording_minutes(SimpleNamespace(runs=frame)) == 10 + 5
+    frame["run"] = list("abcde")
+
+    def minutes(of: str) -> float:
+        store = SimpleNamespace(studies=lambda: ["int4"], read=lambda study: pd.DataFrame({"run": list(of)}))
+        return house.recording_minutes(SimpleNamespace(runs=frame, store=store))
+
+    assert minutes("abcde") == 10 + 5
+    assert minutes("ab") == 8, "a run of which no row remains is not part of the recording"
     with pytest.raises(NoEvidence, match="no finished run"):
-        house.recording_minutes(SimpleNamespace(runs=frame[4:]))
+        minutes("e")
 
 
 def made(*products):

@@ -57,8 +57,12 @@ def commands_named(evidence: Evidence) -> float:
 
 @measure
 def recording_minutes(evidence: Evidence) -> float:
-    """Minutes in which at least one run of the recording was under way: two GPUs may record side by side."""
-    runs = evidence.runs
+    """Minutes in which at least one run was under way of which the recording still has rows: two GPUs may
+    record side by side.
+    """
+    store, runs = evidence.store, evidence.runs
+    named = {run for study in store.studies() for run in store.read(study)["run"]}
+    runs = runs[runs["run"].isin(named)]
     times = pd.DataFrame(
         {name: pd.to_datetime(runs[name], errors="coerce") for name in ("started", "finished")}
     )

@@ -11,13 +11,11 @@ from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.pages import Opening, Rows, named_facts
 from rooflab.pages.lesson_04d_clocks import clocks_drawn as clocks_drawn
 from rooflab.pages.lesson_04d_clocks import exercise_in_the_record as exercise_in_the_record
-from rooflab.pages.lesson_04d_clocks import first_launch, unlike_the_model
 from rooflab.pages.lesson_04d_laptop import (
     FORMS,
     LAPTOP,
     NAMES,
     PROFILED,
-    in_figures,
     kernel_or_launches,
     left_open,
 )
@@ -28,16 +26,8 @@ from rooflab.pages.lesson_04d_laptop import without_launches as without_launches
 from rooflab.pages.lesson_04d_memory import slow_and_fast_memory as slow_and_fast_memory
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
-from rooflab.view import display, explorer, page, plot
+from rooflab.view import display, explorer, plot
 from rooflab.words import counted
-
-# Clock and cache in the words of the first screen: of the event clock only the pair that the source timed.
-_COUNTED = {
-    "event, warm": "event clock, weights cached",
-    "graph, warm": "graph clock, weights cached",
-    "graph, cold": "graph clock, weights in DRAM",
-}
-
 
 # The gains that the page draws by batch: whose, of what, by which clock and cache.
 _PUBLISHED = "source: loop, event"
@@ -47,54 +37,49 @@ _ONCE = "here: read once, graph, cold"
 
 
 def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
-    """The first screen: one token's gain over FP16 by clock and cache, beside the published one."""
-    cases = [c for c in study.published([1]) if c in here.cases("int4") and (c.n, c.k) == tuple(drawn)]
-    rows = here.measure("int4", cases)
+    """The first screen: the loop's gain over FP16 by tokens, as published, by the source's profile of one
+    token, and here without launches.
+    """
+    name, gpu = f"{drawn[0]:,} × {drawn[1]:,}", here.run["gpu"]
+    sizes = sorted({c.batch for c in here.cases("int4") if c.options == "loop=1"})
+    cases = [c for c in study.published(sizes) if c in here.cases("int4") and (c.n, c.k) == tuple(drawn)]
+    rows = here.measure("int4", cases).query("clock == 'graph' and cache == 'cold'")
     who = rows["impl"].map({"1_warp_row": "fused", "torch.matmul": "fp16"})
-    wide = rows.assign(who=who, how=rows["clock"] + ", " + rows["cache"])
-    wide = wide.dropna(subset="who").pivot_table("median_us", "how", "who")
-    gain = wide["fp16"] / wide["fused"]
-    order = [how for how in _COUNTED if how in gain.index]
-    gain, gpu = gain.reindex(order), here.run["gpu"]
+    wide = rows.assign(who=who).dropna(subset="who").pivot_table("median_us", "batch", "who")
+    alone = (wide["fp16"] / wide["fused"]).dropna()
+    title = f"The loop's gain over FP16, {name}"
+    fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True, height=3.2)
+    published = theirs[theirs["shape"] == name].set_index("batch")["gain"].dropna()
+    answer, said = "The published clock also times the launches. ", f"{title}. "
     short = str(gpu).removeprefix("NVIDIA ")
-    shown = {f"{short}: {_COUNTED[how]}": float(value) for how, value in gain.items()}
-    named = theirs[(theirs["batch"] == 1) & (theirs["shape"] == f"{drawn[0]:,} × {drawn[1]:,}")]
-    answer = "The published clock also times the launches. "
-    if len(named):
-        published = float(named["fp16"].iloc[0] / named["fused"].iloc[0])
-        told = {f"{LAPTOP}: event clock, perhaps cached": published}
-        if f"{drawn[0]:,} × {drawn[1]:,}" == PROFILED:
-            told[f"{LAPTOP}: profiler, weights in DRAM"] = float(kernels["fp16"] / kernels["fused"])
-            answer = f"{kernel_or_launches(theirs, kernels)} "
-        shown = told | shown
-    alone = gain.get("graph, cold")
-    if alone == alone and alone is not None:
-        answer += f"On the {gpu}, by a clock without launches and from DRAM, the source's kernel is "
-        answer += (
-            f"{display.speed(alone)} as FP16"
-            if alone > 1
-            else f"slower than FP16: {alone:.2f} times its speed"
+    if len(published):
+        plot.series(ax, published.index, published, label=f"{LAPTOP}, event clock")
+    if len(published) and name == PROFILED:
+        ratio = float(kernels["fp16"] / kernels["fused"])
+        line = plot.series(
+            ax, published.index, ratio / published.index.to_numpy(), label=f"{LAPTOP}, profiler, computed"
         )
-        answer += " for one token."
+        line.set_markevery([0])  # one token was profiled
+        answer = f"{kernel_or_launches(theirs, kernels)} "
+        said += "The event clock counts launches, too. The profiler timed one token, from DRAM (the marker); "
+        said += "its line takes each further token to cost the loop as much, and FP16 nothing. "
+    plot.series(ax, alone.index, alone, label=f"{short}, graph clock, from DRAM")
+    plot.roof_line(ax, 1, "as fast as FP16", where="right")
+    ticks = sorted({*alone.index, *published.index})
+    ax.set_xticks(ticks, ticks)
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    if len(alone):
+        first = alone.iloc[0]
+        answer += f"On the {gpu}, by a clock without launches and from DRAM, the loop is "
+        answer += f"{display.speed(first)} as FP16" if first > 1 else f"at {first:.2f} of FP16's speed"
+        answer += f" for {counted(int(alone.index[0]), 'token')}"
+        answer += f", and at {alone.iloc[-1]:.2f} of it for {alone.index[-1]}" * (len(alone) > 1) + "."
     able = (
         "say what an event clock, a graph clock, a warm and a cold cache each measure",
         "take a speed-up apart into kernels, launches and cache, and say what a record leaves open",
     )
-    title = f"INT4 over FP16, one token, {drawn[0]:,} × {drawn[1]:,}"
-    fig, ax = plot.figure("times as fast", title=title, height=1.3 + 0.25 * len(shown))
-    fig.set_figwidth(page.WIDEST)
-    level = ("as fast as FP16:", 1.0, "×")
-    values = pd.Series(shown, dtype=float).to_numpy()
-    plot.bars(ax, list(shown), values.round(2), "×", level)
-    for patch, text, (name, value) in zip(ax.patches, ax.texts, shown.items(), strict=False):
-        text.set_text(f"{value:.2f}×")
-        if name.startswith(LAPTOP):
-            patch.set_facecolor(plot.PEER_COLOUR)
-        if text.get_color() == "black" and value > 0.12 * ax.get_xlim()[1]:  # inside, off the line
-            text.set(color="white", fontweight="bold", ha="right", position=(-5, 0))
-    said = f"{title}: by the source's times for the {LAPTOP}, and here on {gpu}, {plot.dates(rows)}. "
-    said += "The event clock counts launches, too; the profiler and the graph clock count kernels alone."
-    return answer, able, (fig, said)
+    return answer, able, (fig, f"{said}The graph clock on {gpu}, {plot.dates(rows)}, leaves launches out.")
 
 
 def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:
@@ -235,27 +220,21 @@ def gains_by_batch(
     return known, gains
 
 
-def what_loses(gains: dict[str, Any], lost: int, name: str, here: Lab, drawn: Any) -> None:
+def what_loses(gains: dict[str, Any], here: Lab, drawn: Any) -> None:
     """Say from which number of tokens on each is slower than FP16, by which clock, and what of it the loop
-    makes; `lost` is that of the source's profiler.
+    makes.
     """
 
     def below(key: str) -> str:
         late = gains[key][gains[key] < 1]
         return f"from {counted(int(late.index[0]), 'token')} on" if len(late) else "nowhere"
 
-    once, loop, text = gains.get(_ONCE), gains[_LOOP], ""
-    if once is not None and len(once):
-        last, won = once.index[-1], once.iloc[-1] > 1
-        text = "**With more tokens the loop loses, not INT4**: r" if won else "R"
-        text += f"ead once, INT4 is {'still ' if won else ''}{display.speed(once.iloc[-1])}"
-        text += f"{' as FP16' if once.iloc[-1] > 1 else ''} at batch {last} on the {here.run['gpu']}. "
+    once, loop, text = gains.get(_ONCE), gains[_LOOP], _not_int4(gains, here)
     ours = below(_EVENT), below(_LOOP)
     text += f"The loop is slower than FP16 {ours[0]} here by "
     text += "either clock" if ours[0] == ours[1] else f"the event clock and {ours[1]} by the graph clock"
     if _PUBLISHED in gains:
-        text += f", {below(_PUBLISHED)} by the source's event clock"
-        text += f" and from {lost} on by its profiler" * (name == PROFILED)
+        text += f", and {below(_PUBLISHED)} by the source's event clock"
     text += ". "
     if once is not None and {1} <= set(once.index) & set(loop.index):
         text += (
@@ -267,6 +246,17 @@ def what_loses(gains: dict[str, Any], lost: int, name: str, here: Lab, drawn: An
         text += f"Only the first token of the cold loop must read DRAM: its {moved / 1e6:.1f} MB fit into L2 "
         text += f"({plot.size_text(cache)}) for the others."
     display.say(text.strip())
+
+
+def _not_int4(gains: dict[str, Any], here: Lab) -> str:
+    """In words, whether INT4 still wins at the most tokens where its weights are read once."""
+    once = gains.get(_ONCE)
+    if once is None or not len(once):
+        return ""
+    won = once.iloc[-1] > 1
+    text = "**With more tokens the loop loses, not INT4**: r" if won else "R"
+    text += f"ead once, INT4 is {'still ' if won else ''}{display.speed(once.iloc[-1])}"
+    return f"{text}{' as FP16' * bool(won)} at batch {once.index[-1]} on the {here.run['gpu']}. "
 
 
 def over_two_op(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: list[Any]) -> None:
@@ -289,37 +279,34 @@ def over_two_op(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: lis
             f"**At {table.columns[1]} the loop is {main[2:].min():.1f} to {main[2:].max():.1f} times as fast "
         )
         text += (
-            f"as two-op in PyTorch here, by clock and cache.** The source's headline is {main[0]:.1f}. Its "
+            f"as two-op in PyTorch here, by clock and cache.** The headline is {main[0]:.1f}; the source's "
         )
-        text += (
-            f"table above, of another run, has {us['two_op']:,.0f} ÷ {us['fused']:,.0f} µs, {main[1]:.1f}."
-        )
+        text += f"table above, of another run, gives {main[1]:.1f} "
+        text += f"({us['two_op']:,.0f} ÷ {us['fused']:,.0f} µs)."
         display.say(text)
     names = {c: c for c in table} | {"way": "Clock, cache"}
     display.table(table, names, forms, "Two-op in PyTorch ÷ loop, by clock and cache", folded=True)
 
 
-def what_is_open(one_shape: Rows, event: int, graph: int, theirs: Rows, kernels: Rows) -> None:
-    """Show and say what the source's record and ours leave open, and why."""
-    parts = left_open(theirs, kernels)
-    alone, first = one_shape.loc["graph, warm", 1]["fused"], first_launch(one_shape, graph)
-    parts.append(unlike_the_model(one_shape, alone))
-    if parts[-1] and first > 1.2 * event > 1.2 * graph > 0:
-        parts[-1] += f" Nor why the first launch takes {first} µs, where each further one takes {event}."
-    display.say("\n".join(f"- {part}" for part in parts if part))
+def what_is_open(theirs: Rows, kernels: Rows) -> None:
+    """Say what the source's record leaves open, and why."""
+    display.say("\n".join(f"- {part}" for part in left_open(theirs, kernels)))
 
 
-def takeaway(event: int, graph: int, theirs: Rows, kernels: Rows) -> None:
+def takeaway(gains: dict[str, Any], here: Lab, name: str, theirs: Rows, kernels: Rows) -> None:
     """What to take away, computed."""
-    text = f"- **Kernel or launches?** {in_figures(theirs, kernels)}\n"
-    text += "- As a first model, of each further eager call an event clock counts the slower of the GPU and "
-    text += "the program that launches"
-    text += f", here {event} µs on average, where the kernel takes {graph}" * (event > graph > 0)
-    text += ".\n"
-    text += "- A warm cache changes a gain. A decoder reads all its weights for each "
-    text += "token, so they are never warm.\n"
-    text += "- **With a speed-up, name the clock, the cache and the baseline.**"
-    display.say(text)
+    parts = [_not_int4(gains, here).strip()]
+    if name == PROFILED:
+        parts.append(f"{LAPTOP}: b{kernel_or_launches(theirs, kernels)[1:]}")
+        there, alone = kernels["fp16"] / kernels["fused"], gains[_LOOP]
+        if 1 in alone.index:
+            parts.append(
+                f"The same kernel for one token, without launches and from DRAM, has {there:.2f} times "
+                f"FP16's speed on the {LAPTOP} and {alone[1]:.2f} times on the {here.run['gpu']}."
+            )
+    parts.append("A warm cache changes a gain. A decoder with more weights than the cache holds has none.")
+    parts.append("**With a speed-up, name the clock, the cache and the baseline.**")
+    display.say("\n".join(f"- {part}" for part in parts if part))
 
 
 def explore(rows: Rows, gpu: str, here: Lab, name: str) -> Any:

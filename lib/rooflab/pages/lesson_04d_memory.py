@@ -36,8 +36,7 @@ def slow_and_fast_memory(here: Lab, drawn: Any, one_shape: Rows, kernels: Rows) 
     text += f"{weights['fused'] / 1e3:.1f} MB in "
     text += f"{kernels['fused']:.1f} µs, {there_share:.0%} of the data sheet's {laptop.dram_gb_s:.0f} GB/s. "
     if there_share > _BOUND:
-        text += "Memory is the slower part: the instructions that unpack fit into the wait for the bytes, "
-        text += "so that fewer bytes take less time.\n"
+        text += "So near memory's rate, fewer bytes take less time.\n"
     else:
         text += "So memory alone does not set its time.\n"
     text += f"- {here.run['gpu']}, by our graph clock: it takes {alone['fused']:.1f} µs, {here_share:.0%} of "

@@ -127,7 +127,7 @@ def bounds_by_batch(
     said = f"{title}, by the roofs measured on {gpu}: flat where the bytes take longer, rising where the "
     plot.show(fig, said + "operations do. A dot marks the number of tokens at which both are equal.")
     names = {"batch": "Batch", "math": "Operations (µs)"}
-    names |= {"ours": "INT4 (µs)", "fp16": "FP16 (µs)", "gain": "Possible gain"}
+    names |= {"ours": "INT4 (µs)", "fp16": "FP16 (µs)", "gain": "Ratio of bounds"}
     some = [b for b in batches if b.bit_count() == 1]  # powers of two
     table = pd.DataFrame({"batch": some})
     table["math"] = [roofline.gemm_flops(b, *drawn) / peak / 1e6 if peak else None for b in some]
@@ -298,7 +298,12 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
         each = [ahead.get((n, k, b)) for n, k in shapes]
         table[f"b{b}"] = ["no peer" if one is None else f"{one:.2f}" for one in each]
     names = {"shape": "n × k"} | {f"b{b}": counted(b, "token") for b in some}
-    display.table(table, names, {}, "Ours, how many times as fast as the fastest peer")
+    display.table(
+        table,
+        names,
+        {},
+        "Ours, how many times as fast as the fastest peer; numbers of tokens that are powers of two",
+    )
     seen = {name: n for name in peers if (n := times[name].count())}
     few = {name: n for name, n in seen.items() if n < len(ahead)}
     text = f"**Ours is faster than {listed([name for name in seen if name not in few]) or 'any peer'} at "

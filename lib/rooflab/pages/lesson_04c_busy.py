@@ -12,7 +12,7 @@ from rooflab.pages import Rows
 from rooflab.pages.lesson_04c_stops import bound_us
 from rooflab.studies import int4 as study
 from rooflab.view import display, plot
-from rooflab.words import counted, times
+from rooflab.words import counted
 
 
 def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
@@ -42,7 +42,11 @@ def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
         parts = {"memory (DRAM)": most["dram_pct"], "tensor cores": most["tensor_pct"]}
         parts |= {"issue slots": most["slot"]}
         plot.grouped(ax, [counted(batch, "token") for batch in most["batch"]], parts)
-        plot.show(fig, f"{title}, counted by ncu on {gpu}: 100% would be a unit at its limit.")
+        plot.show(
+            fig,
+            f"{title}, counted by ncu on {gpu}: 100% would be a unit at its limit; "
+            "memory's limit is the profiler's, not the measured read roof.",
+        )
     display.table(seen, names, forms, f"The same for every shape that was counted on {gpu}", folded=True)
     return seen
 
@@ -55,54 +59,23 @@ def _most_counted(seen: Rows) -> Rows:
     return seen[seen["shape"] == batches.index[batches == batches.max()][-1]].sort_values("batch")
 
 
-def gap_explained(seen: Rows, one: Rows, here: Lab) -> None:
-    """Say how busy the busiest unit is for the fewest and the most tokens, why none is busy all the time, and
-    why the tensor cores may be busier for fewer tokens; `one` has the times of the drawn shape.
+def gap_explained(seen: Rows) -> None:
+    """Say, for each number of tokens that was counted, which unit is the busiest and how busy, and what its
+    warps wait for most.
     """
-    text = "Nsight Compute could not count here."
-    if len(seen):
-        rows = _most_counted(seen)
-        few, many = rows.iloc[0], rows.iloc[-1]
-        units = {"memory is": many["dram_pct"], "the tensor cores are": many["tensor_pct"]}
-        units |= {"the issue slots are": many["slot"]}
-        unit, busiest = max(units.items(), key=lambda each: each[1])
-        text = f"**At {counted(few['batch'], 'token')} memory is {few['dram_pct']:.0f}% busy"
-        if few["batch"] != many["batch"]:
-            text += f"; at {many['batch']} {unit} the busiest unit, {busiest:.0f}% of the time"
-        text += ".** "
-        if busiest < 80:
-            text += "A likely reason, not measured: weights must arrive before they are unpacked, and be "
-            text += f"unpacked before they are multiplied; at {counted(many['batch'], 'token')} an "
-            text += f"SM holds {many['occupancy_pct']:.0f}% of the warps that it could hold, so few others "
-            text += "fill the gaps. "
-        text += _busier_for_fewer(rows, one, here)
-    display.say(text.strip())
-
-
-def _busier_for_fewer(rows: Rows, one: Rows, here: Lab) -> str:
-    """Why the tensor cores are busier for the fewest tokens than for the next ones, where they are and the
-    two are different rungs: how long each keeps them busy for a column.
-    """
-    us = one[one["who"] == "ours"].dropna(subset="median_us").set_index("batch")["median_us"]
-    if len(rows) < 2 or one.empty or rows["shape"].iloc[0] != one["shape"].iloc[0]:
-        return ""
-    found = []
-    for at in rows.iloc[:2].itertuples():
-        case = study.chosen(int(one["n"].iloc[0]), int(one["k"].iloc[0]), at.batch, here.sized)
-        built = study.own_rung(case)[1]
-        if at.batch not in us.index or not built.get("TOKENS") or not at.tensor_pct:
-            return ""
-        number = case.impl.partition("_")[0]
-        found.append((number, at.tensor_pct * us[at.batch] / built["TOKENS"], at, built["TOKENS"]))
-    (before, long, few, columns), (after, short, more, wide) = found
-    if before == after or not few.tensor_pct > more.tensor_pct or not long > short:
-        return ""
-    text = f"The tensor cores are busier at {counted(few.batch, 'token')} than at {more.batch}, though rung "
-    text += f"{before} multiplies by {columns} columns there and rung {after} by {wide}: rung {before} "
-    text += "keeps them busy "
-    text += f"{times(long / short)} times as long for a column"
-    also = " Part of that is one product more, which takes the codes' offset away." * (before in ("8", "9"))
-    return f"{text}.{also} "
+    if seen.empty:
+        return display.say("Nsight Compute could not count here.")
+    names = {"dram_pct": "memory", "tensor_pct": "the tensor cores", "slot": "the issue slots"}
+    rows, lines = _most_counted(seen).dropna(subset=list(names)), list[str]()
+    for _, row in rows.iterrows():
+        unit = row[list(names)].astype(float).idxmax()
+        lines.append(
+            f"- **{counted(row['batch'], 'token')}**: the busiest is {names[unit]}, {row[unit]:.0f}% of its "
+            f"most. Warps wait most for {row['waits']}."
+        )
+    most = rows[list(names)].max(axis=None) if lines else 0.0
+    text = "None of the three is at its limit. What keeps ours from the bound is not known."
+    display.say("\n".join([*lines, "", f"**{text}**" if lines and most < 90 else ""]).strip())
 
 
 def worst_uncounted(seen: Rows, one: Rows, read_roof: float, peak: float | None) -> str:

@@ -102,15 +102,15 @@ def gain_over_fp16(
         plot.series(ax, side.index, side, label=f"{n:,} × {k:,}")
     batches = sorted(gain.index.unique("batch"))
     allowed = [allows(*shapes[-1], batch, read_roof, peak) for batch in batches]
-    plot.series(ax, batches, allowed, label="bounds, largest", colour=plot.ROOF_COLOUR)
+    plot.series(ax, batches, allowed, label="ratio of bounds, largest", colour=plot.ROOF_COLOUR)
     plot.roof_line(ax, 1, "as fast as FP16")
     ax.set_xticks(some, some)
     plot.label_ends(ax)
     least, most = gain.idxmin(), gain.idxmax()
     ends = [f"{gain[at]:.2f} at {at[0]:,} × {at[1]:,}, {counted(at[2], 'token')}" for at in (least, most)]
     said = f"{title} and shape, on {gpu}, {plot.dates(rows)}: one line for each shape, from {ends[0]}, to "
-    said += f"{ends[1]}. The dark line is the gain that the bounds of {shapes[-1][0]:,} × {shapes[-1][1]:,} "
-    plot.show(fig, f"{said}allow.")
+    said += f"{ends[1]}. The dark line is FP16's bound ÷ INT4's, {shapes[-1][0]:,} × {shapes[-1][1]:,}."
+    plot.show(fig, said)
     return times, gain
 
 
@@ -142,15 +142,15 @@ def gain_explained(
     table["shape"] = [f"{n:,} × {k:,}" for n, k in zip(table["n"], table["k"], strict=True)]
     table = table[[batch.bit_count() == 1 for batch in table["batch"]]]
     table = pd.concat([table[(table["n"] == n) & (table["k"] == k)] for n, k in shapes])
-    names = {"shape": "n × k", "batch": "Tokens", "gain": "Gain", "allowed": "Bounds allow"}
+    names = {"shape": "n × k", "batch": "Tokens", "gain": "Gain", "allowed": "Ratio of bounds"}
     names |= {"fp16": "FP16 ÷ its bound", "ours": "Ours ÷ its bound"}
     forms = dict.fromkeys(("gain", "allowed", "fp16", "ours"), "{:.2f}")
-    display.table(table, names, forms, "Each gain beside the one that the bounds allow", folded=True)
+    display.table(table, names, forms, "Each gain beside the ratio of the bounds", folded=True)
 
 
 def _falls(table: Rows, batches: list[Any]) -> str:
-    """How the gain changes from the first number of tokens to the last one at which the bounds allow nearly
-    as much, and from there on; in words.
+    """How the gain changes from the first number of tokens to the last one at which the ratio of the bounds
+    is nearly as large, and from there on; in words.
     """
     wide = table.pivot_table(["gain", "allowed"], ["n", "k"], "batch")
     gains, allowed = wide["gain"].dropna(), wide["allowed"].dropna()
@@ -161,15 +161,12 @@ def _falls(table: Rows, batches: list[Any]) -> str:
     text = ""
     for start, end in ((first, flat[-1]), (flat[-1], last)):
         bound, seen = allowed[end] / allowed[start], gains[end] / gains[start]
-        text += f"From {start} to {counted(end, 'token')} the gain that the bounds allow {_to(bound)}, the "
-        text += f"measured one {_to(seen)}. "
+        text += f"From {start} to {counted(end, 'token')} the ratio of the bounds {_to(bound)}, the gain "
+        text += f"{_to(seen)}"
         if end == flat[-1] and (seen < 0.9 * bound).all():
-            text += (
-                "**So up to there the operations that the bound counts are not the main cause**: unpacking "
-            )
-            text += "and a build's empty columns are not in the bound. "
-        elif end == last and (bound < 0.9).all() and (seen < 1).all():
-            text += "There more arithmetic, which INT4 does not save, is a cause."
+            text += ": **there the operations that the bound counts are not the main cause. What is, is not "
+            text += "known**"
+        text += ". "
     return text
 
 
@@ -197,6 +194,8 @@ def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> 
             if 2 * each >= most
             else ""
         )
+        text += f"{counted(threads // 128, 'warpgroup')} of a block "
+        text += "multiply there. "
         counts = f"At {drawn[0]:,} × {drawn[1]:,} and {batches[-1]} tokens {threads} threads share an SM's "
         counts += f"{_REGISTERS:,} registers, {most} each"
         counts += f". The build uses {used.iloc[0]:.0f}, " if len(used) else ". The build uses "
@@ -208,7 +207,7 @@ def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> 
         counts += " alone. " if 2 * each >= most else ". "
     found = re.search(r"setmaxnreg_more<(\d+)>", rungs[11].path.read_text())
     if found:
-        text += f"In rungs 12 and 13 only two warpgroups multiply, with {found[1]} registers a thread: room "
+        text += f"In rungs 12 and 13 two warpgroups multiply, with {found[1]} registers a thread: room "
         text += "for 128 sums, those of 64 rows × 256 tokens for each of the two."
     display.say(text.strip())
     if counts:

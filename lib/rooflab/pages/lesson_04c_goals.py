@@ -22,17 +22,17 @@ def goals(here: Lab, rows: Rows, gpu: str) -> None:
     met = board["word"].eq(claims.HOLDS).groupby(board["group"]).agg(["sum", "size"])
     kinds = [kind for kind in ("floor", "aim") if kind in met.index]
     counts = [f"{met['sum'][kind]} of {met['size'][kind]} {kind}s" for kind in kinds]
-    text = (
-        "Before the kernels were written, floors were set (to beat FP16 and every peer) and aims nearer to "
+    display.say(
+        f"Before the kernels were written, floors were set (to beat FP16 and every peer) and aims nearer to "
+        f"the bound: **{listed(counts)} are met.**{_conclusion(met)}"
     )
-    text += f"the bound.{_conclusion(met)}"
     board["met"] = board["word"].replace({claims.HOLDS: "yes", claims.SHORT: "no"})
     board["what"] = board["says"] + ": " + board["quantity"]
     names = {"group": "Kind", "what": "What", "bars": "Asked"}
     names |= {"measured": "Reached", "met": "Met"}
     board["bars"] = board["bars"].str.replace(" ", " ")
     title = f"Every floor and aim, judged on {gpu}"
-    display.fold_parts(f"Floors and aims: {listed(counts)} met", [text, (board, names, {}, title)])
+    display.table(board, names, {}, title, folded=True)
 
 
 def _conclusion(met: Rows) -> str:

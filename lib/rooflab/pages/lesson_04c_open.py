@@ -16,12 +16,11 @@ def not_recorded(
     here: Lab,
     wide: Rows,
     rungs: Any,
-    builds: list[str],
     beyond: Rows,
     worst: tuple[Rows, Rows, float, float | None],
 ) -> None:
-    """List the causes that the record leaves open: of rung 6's tokens, of the step between builds (`builds`),
-    at the point furthest from the bound (`worst`), and beyond a block's tokens.
+    """List, folded, what the record lacks: of rung 6's tokens, at the point furthest from the bound
+    (`worst`), and beyond a block's tokens.
     """
     parts = []
     if a_further_token(wide, rungs) > 0:
@@ -29,7 +28,6 @@ def not_recorded(
             "What a token costs rung 6 beside its multiply-adds: loading and converting x, or unused slots."
         )
     parts.append("Counters of rungs 9 to 11 side by side for more than one token.")
-    parts += builds
     parts.append(worst_uncounted(*worst))
     parts.append("Smaller blocks of rung 11, and any counters, for more tokens than a block of it holds.")
     if both_rungs_of_tiles(beyond):
@@ -37,4 +35,4 @@ def not_recorded(
             "What rung 13's stream-K brings over rung 12: at each point one of them was picked, by a law of "
             "time fitted in tuning, and only that one was timed."
         )
-    display.say("\n".join(f"- {part}" for part in parts if part))
+    display.fold_items("What was not recorded", [part for part in parts if part])

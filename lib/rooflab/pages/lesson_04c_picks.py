@@ -9,8 +9,10 @@ import pandas as pd
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.pages.lesson_04c_large import free_up_to
+from rooflab.pages.lesson_04c_worth import SUMS_SCALED
 from rooflab.studies import int4 as study
 from rooflab.view import display
+from rooflab.words import listed
 
 
 def _picks(here: Lab, drawn: Any, batches: list[Any]) -> Rows:
@@ -40,18 +42,17 @@ def _builds(rows: Rows) -> Rows:
     return found.reset_index(drop=True)
 
 
-def time_by_build(here: Lab, drawn: Any, batches: list[Any], table: Rows) -> list[str]:
+def time_by_build(here: Lab, drawn: Any, batches: list[Any], table: Rows) -> None:
     """Show how our time grows within a build and from one build to the next, and say which is more, up to
-    the tokens that the bound has nearly free; what of it was not recorded.
+    the tokens that the bound has nearly free.
     """
     rows = _picks(here, drawn, batches)
     if len(rows) < 3:
-        display.say("Too few numbers of tokens were timed here to tell.")
-        return []
+        return display.say("Too few numbers of tokens were timed here to tell.")
     found = _builds(rows)
     found["tokens"] = _spans(found, "start", "end", "{:.0f}")
     found["took"] = _spans(found, "us", "most", "{:.1f}")
-    names = {"tokens": "Tokens", "rung": "Rung", "columns": "TOKENS", "took": "Time (µs)"}
+    names = {"tokens": "Tokens timed", "rung": "Rung", "columns": "TOKENS", "took": "Time (µs)"}
     names |= {"within": "Growth within", "step": "Step up"}
     forms = {"columns": "{:.0f}", "within": "{:.2f}", "step": "{:.2f}"}
     title = (
@@ -61,24 +62,32 @@ def time_by_build(here: Lab, drawn: Any, batches: list[Any], table: Rows) -> lis
     free = found[found["start"] <= free_up_to(table)[0]]
     within, steps = free["within"].max(), free["step"].dropna()
     if steps.empty or not steps.max() > 1.05:
-        display.say(
+        return display.say(
             "**No step between builds costs more than 5%**, up to the tokens that the bound has free."
         )
-        return []
     at = int(steps.idxmax())
+    before, after = int(found["end"][at - 1]), int(found["start"][at])
     text = f"Up to {free['end'].iloc[-1]} tokens, which the bound has nearly free, the largest step is from "
-    text += f"{found['end'][at - 1]} to {found['start'][at]} tokens: {steps[at]:.2f} times"
+    text += f"{before} to {after} tokens: {steps[at]:.2f} times"
     if within < 1 + (steps.max() - 1) / 2:
-        text += (
-            f"; within a build time grows {within:.2f} times at most. **So the cost lies in the builds for "
-        )
-        text += (
-            "more tokens, hardly in the tokens**: a build multiplies by all of its columns, empty ones too, "
-        )
-        text += "and keeps room for their x and their sums"
-    display.say(f"{text}.")
-    ends = f"{found['end'][at - 1]} to {found['start'][at]}"
-    return [f"Which constant of the build costs the step from {ends} tokens."]
+        text += f"; within a build time grows {within:.2f} times at most. **So time grows from build to "
+        text += "build, hardly within one**"
+    display.say(f"{text}. {_differ(here, drawn, before, after)}".strip())
+
+
+def _differ(here: Lab, drawn: Any, before: int, after: int) -> str:
+    """In which constants the builds for two numbers of tokens differ, where they are of one rung."""
+    cases = [study.chosen(*drawn, batch, here.sized) for batch in (before, after)]
+    if cases[0].impl != cases[1].impl:
+        return "The two builds are of different rungs. What of this costs the time is not known."
+    built = [study.own_rung(case)[1] for case in cases]
+    other = [f"`{name}`" for name in built[1] if built[0].get(name) != built[1][name]]
+    other = [name for name in other if name != "`TOKENS`"]
+    text = "The two builds differ in TOKENS"
+    text += f" and in how they divide the work ({listed(other)})" * bool(other)
+    if cases[0].impl == "11_tma" and built[0]["TOKENS"] <= SUMS_SCALED < built[1]["TOKENS"]:
+        text += f"; above TOKENS = {SUMS_SCALED} rung 11 also scales each weight instead of the sums"
+    return f"{text}. Which of this costs the time is not known."
 
 
 def _spans(found: Rows, first: str, last: str, form: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from matplotlib.patches import Rectangle
@@ -42,8 +41,7 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
     ax.tick_params(length=0)
     ax.grid(False)
     ax.spines[:].set_visible(False)
-    said = [f"{shape}: {_spans(row, batches)}" for shape, row in picks.items()]
-    plot.show(fig, f"{title}: {'; '.join(said)}.")
+    plot.show(fig, f"{title}, by shape and number of tokens.")
     many = [
         min((batch for batch, rung in zip(batches, row, strict=True) if rung >= 10), default=None)
         for row in picks.values()
@@ -64,16 +62,4 @@ def _shared(picks: dict[str, list[int]], batches: list[Any]) -> str:
     at = [batch for row in picks.values() for batch, rung in zip(batches, row, strict=True) if rung == 9]
     if not at or max(at) == batches[-1]:
         return ""
-    return (
-        f" Rung 9 is picked up to {counted(max(at), 'token')} only. Beyond, rungs 10 and 11 keep its shared "
-        "copy of x and multiply with `wgmma`."
-    )
-
-
-def _spans(row: list[int], batches: list[Any]) -> str:
-    """Runs of one rung in words: "rung 8 at 1 to 4 tokens, rung 11 at 5 to 64"."""
-    found = []
-    for rung, run in itertools.groupby(zip(row, batches, strict=True), key=lambda each: each[0]):
-        first, *_, last = [batch for _, batch in run] * 2
-        found.append(f"rung {rung} at {first}" if first == last else f"rung {rung} at {first} to {last}")
-    return ", ".join(found)
+    return f" Rung 9 is picked up to {counted(max(at), 'token')} only."

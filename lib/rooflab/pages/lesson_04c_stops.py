@@ -13,7 +13,6 @@ from rooflab.pages import Rows
 from rooflab.studies import int4 as study
 from rooflab.view import display
 
-_FEW_GROUPS = 20  # of k an SM, of which filling a ring of six slots is a good part
 _RUNGS_OF_TILES = ("12_token_tiles", "13_stream_k")  # blocks of 128 TALL rows
 
 
@@ -43,7 +42,9 @@ def crossings(read_roof: float, peak: float | None) -> None:
         )
     display.say(
         f"With TFLOP/s and TB/s: {' and '.join(parts)}. Between the two INT4 can still gain, but less with "
-        "each token. Beyond the second both formats take the same operations: the bounds allow no gain."
+        "each token. Beyond the second both bounds are equal. The **ratio of the bounds** is INT4's gain "
+        "where both kernels are equally far from their bounds; where FP16's is further off, the gain is "
+        "larger."
     )
 
 
@@ -68,7 +69,11 @@ def where_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
     table, reasons = beyond, list[str]()
     if {"dram_read", "fp16_tensor"} <= set(source.roof):
         table = _beside_bounds(beyond, source, shapes)
-        columns |= {"possible": "Bounds allow", "fp16_over": "FP16 ÷ its bound", "over": "Ours ÷ its bound"}
+        columns |= {
+            "possible": "Ratio of bounds",
+            "fp16_over": "FP16 ÷ its bound",
+            "over": "Ours ÷ its bound",
+        }
         forms |= dict.fromkeys(("possible", "fp16_over", "over"), "{:.2f}")
         first = table[table["gain"] < 1].sort_values(["batch", "gain"], kind="stable").head(1)
         most = table[(table["batch"] == at) & (table["gain"] > 1)].sort_values("gain").tail(1)
@@ -107,7 +112,7 @@ def _beside_bounds(beyond: Rows, source: Lab, shapes: list[Any]) -> Rows:
 def _fallen(row: Any) -> str:
     """The point at which ours falls behind first, beside its bounds."""
     return (
-        f"The first to fall behind is {row.shape}, at {row.batch} tokens: the bounds allow "
+        f"The first to fall behind is {row.shape}, at {row.batch} tokens: the ratio of the bounds is "
         f"{row.possible:.2f}, but "
         f"ours takes {row.over:.2f} times its bound and FP16 {row.fp16_over:.2f} times its own."
     )
@@ -117,17 +122,16 @@ def _ahead(row: Any, peak: float) -> str:
     """The point of the most tokens at which ours is still ahead furthest, and by what."""
     text = f"{row.shape} is still ahead at {row.batch}, {row.gain:.2f} times as fast"
     if row.possible < 1.02:
+        text += ". Both bounds are equal there, so the lead is not INT4's: ours does "
         text += (
-            f". Both do the same operations there, so this is not INT4's gain: ours reaches {row.rate:.0f} "
+            f"{row.rate:.0f} TFLOP/s, cuBLAS {row.rate / row.gain:.0f} on this shape and {peak:.0f} on the "
         )
-        text += f"TFLOP/s, {row.rate / peak:.1%} of the measured peak, and FP16 {row.rate / row.gain:.0f}"
+        text += "square product that sets the peak"
     return f"{text}."
 
 
 def _line(row: Any, source: Lab, names: dict[str, Any]) -> str:
-    """How much an SM multiplies at one point, with a likely reason where that is little; nothing for a rung
-    without tiles.
-    """
+    """How much an SM multiplies at one point; nothing for a rung without tiles."""
     work = work_of_an_sm(*names[row.shape], row.batch, source)
     if not work:
         return ""
@@ -136,9 +140,6 @@ def _line(row: Any, source: Lab, names: dict[str, Any]) -> str:
     )
     text += f"{work.tiles} tiles × {work.groups} groups of {GROUP} columns of k ÷ {work.sms} SMs = "
     text += f"**{work.steps:.0f} groups an SM**."
-    if row.over > 1.5 * row.fp16_over and work.steps < _FEW_GROUPS:
-        text += " A likely reason for its distance from the bound: on so few groups, filling the ring first "
-        text += "and adding up or storing the sums last weigh much."
     return text
 
 

@@ -18,7 +18,7 @@ from rooflab.words import counted, listed
 
 _NUMBERS = (9, 10, 11)
 _SHAPE = study.SHAPES[-1]
-_SUMS_SCALED = 16  # tokens up to which rung 11 scales sums (SCALE_SUMS in its source)
+SUMS_SCALED = 16  # tokens up to which rung 11 scales sums (SCALE_SUMS in its source)
 
 
 def worth_by_batch(here: Lab, read_roof: float, peak: float | None) -> None:
@@ -77,13 +77,13 @@ def _draw(here: Lab, whole: Rows, read_roof: float, peak: float | None) -> None:
 
 
 def _compared(whole: Rows) -> str:
-    """What the two rungs bring, as ratios of times, and where."""
+    """What the two rungs bring, as ratios of times, over rung 9 at each number of tokens."""
     most = whole.index[-1]
     total, wgmma, tma = whole[9] / whole[11], whole[9] / whole[10], whole[10] / whole[11]
     return (
         f"**At {counted(most, 'token')} rung 11 runs at {total[most]:.2f} times the speed of rung 9: "
-        f"{wgmma[most]:.2f} by rung 10 × {tma[most]:.2f} by rung 11.** Rung 10 {_where(wgmma)}; rung 11 "
-        f"{_where(tma)}."
+        f"{wgmma[most]:.2f} by rung 10 × {tma[most]:.2f} by rung 11.** Beside rung 9, rung 10 has "
+        f"{_series(wgmma)}; rung 11 has {_series(total)}."
     )
 
 
@@ -97,8 +97,8 @@ def _reasons(whole: Rows) -> str:
         "costs the same for any number of tokens; rung 9 scales the sums of a group, which costs little for "
         f"few tokens.\n- **Rung 11 beside 10**: {_series(tma)}."
     )
-    if whole.index[0] <= _SUMS_SCALED:
-        text += f" Up to {_SUMS_SCALED} tokens rung 11 also scales sums again, so there the ratio is not "
+    if whole.index[0] <= SUMS_SCALED:
+        text += f" Up to {SUMS_SCALED} tokens rung 11 also scales sums again, so there the ratio is not "
         text += "the copies' alone."
     return text
 
@@ -108,19 +108,6 @@ def _series(ratio: Any) -> str:
     first, *more = [(batch, float(of)) for batch, of in ratio.items()]
     words = [f"{first[1]:.2f} times the speed at {counted(first[0], 'token')}"]
     return ", ".join([*words, *(f"{of:.2f} at {batch}" for batch, of in more)])
-
-
-def _where(ratio: Any) -> str:
-    """Where a step pays, within 5 %."""
-    pays = [batch for batch, of in ratio.items() if of > 1.05]
-    costs = [batch for batch, of in ratio.items() if of < 0.95]
-    even = [batch for batch in ratio.index if batch not in (*pays, *costs)]
-    if len(pays) == len(ratio):
-        return "pays at each" if len(ratio) > 1 else "pays"
-    parts = []
-    for verb, batches in (("pays at", pays), ("brings about nothing at", even), ("costs time at", costs)):
-        parts += [f"{verb} {listed(batches)}"] if batches else []
-    return listed(parts)
 
 
 def _instructions(here: Lab, whole: Rows) -> str:

@@ -63,7 +63,7 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
         answer = f"{kernel_or_launches(theirs, kernels)} "
         said += "The event clock counts launches, too. The profiler timed one token, from DRAM (the marker); "
         said += "its line takes each further token to cost the loop as much, and FP16 nothing. "
-    plot.series(ax, alone.index, alone, label=f"{short}, graph clock, from DRAM")
+    plot.series(ax, alone.index, alone, label=f"{short}, graph clock, cold")
     plot.roof_line(ax, 1, "as fast as FP16", where="right")
     ticks = sorted({*alone.index, *published.index})
     ax.set_xticks(ticks, ticks)
@@ -71,7 +71,7 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
     plot.label_ends(ax)
     if len(alone):
         first = alone.iloc[0]
-        answer += f"On the {gpu}, by a clock without launches and from DRAM, the loop is "
+        answer += f"On the {gpu}, by a clock without launches and with a cold cache, the loop is "
         answer += f"{display.speed(first)} as FP16" if first > 1 else f"at {first:.2f} of FP16's speed"
         answer += f" for {counted(int(alone.index[0]), 'token')}"
         answer += f", and at {alone.iloc[-1]:.2f} of it for {alone.index[-1]}" * (len(alone) > 1) + "."

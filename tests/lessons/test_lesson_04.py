@@ -370,7 +370,7 @@ def test_the_clock_s_loser_is_named_by_what_the_kernels_take_and_what_is_left_ov
         small = pd.DataFrame({"shape": "1,536 × 1,536", "batch": [2, 8], "fused": [us, 5 * us]})
         told = lesson_04d_laptop._in_order(pd.concat([falls, small]), fast, 2, "1,536 × 1,536")
         assert f"On 1,536 × 1,536, with 17% of the weights, it counts {us} µs for 2 tokens" in told
-        assert ("at 2 tokens the weights do not set it" in told) == alike
+        assert ("at 2 tokens the weights do not set this time" in told) == alike
         assert "nearly agree at 8 tokens may be chance" in told
 
 

@@ -35,4 +35,4 @@ def not_recorded(
             "What rung 13's stream-K brings over rung 12: at each point one of them was picked, by a law of "
             "time fitted in tuning, and only that one was timed."
         )
-    display.fold_items("What was not recorded", [part for part in parts if part])
+    display.fold_items("Causes left open", [part for part in parts if part])

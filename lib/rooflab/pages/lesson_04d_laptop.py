@@ -200,7 +200,9 @@ def _in_order(theirs: Rows, kernels: Rows, first: int, small: str) -> str:
         share = _weights(small) / _weights(PROFILED)
         text = f"On {small}, with {share:.0%} of the weights, it counts "
         text += f"{ratio[first] * one['fused']:.0f} µs for {first} tokens."
-        lines.append(text + f" So at {first} tokens the weights do not set it." * bool(ratio[first] > 0.8))
+        lines.append(
+            text + f" So at {first} tokens the weights do not set this time." * bool(ratio[first] > 0.8)
+        )
     text = f"At {first} tokens the two clocks disagree:\n\n"
     text += "\n".join(f"{at}. {line}" for at, line in enumerate(lines, 1))
     text += f"\n\n**What else the event clock counts at {first} tokens is not known**: launches were not "

@@ -321,3 +321,21 @@ def test_a_table_s_lines_name_the_fastest_way_and_what_it_is_worth(store):
         **{"format": "q8_0", "k": 4096, "strategy": "mma", "us": 7.5, "plain_us": 30.0, "gain": 4.0}
     }
     assert found.loc[(4096, 256), "gain"] == 1.0 and np.isnan(found.loc[(4096, 16), "plain_us"])
+
+
+def test_a_tie_on_the_nearest_shape_is_decided_by_the_others_with_as_many_tokens():
+    """Whole tiles won one line by a thousandth, and took 1.6 times as long where it was the nearest."""
+
+    def shape(n, tiles, halves):
+        return [("q8_0", impl, n, 4096, 256, us) for impl, us in (("mmq_tiles", tiles), ("mmq_fp16", halves))]
+
+    rows = pd.DataFrame(
+        [*shape(4096, 50.1, 50.0), *shape(8192, 80.0, 95.0), *shape(28672, 300.0, 330.0)],
+        columns=["format", "impl", "n", "k", "batch", "median_us"],
+    )
+    names = ["mmq_tiles", "mmq_fp16"]
+    assert dispatch.fastest(rows, 5000, 4096, 256, names) == ("mmq_tiles", "4096 x 4096, 256 tokens")
+    clear = rows.assign(median_us=[52.0, *rows["median_us"][1:]])
+    assert dispatch.fastest(clear, 5000, 4096, 256, names)[0] == "mmq_fp16", "not a tie: 4 percent"
+    alone = rows[rows["n"] == 4096]
+    assert dispatch.fastest(alone, 5000, 4096, 256, names)[0] == "mmq_fp16"

@@ -108,20 +108,27 @@ def line(rows: pd.DataFrame, n: int, k: int, batch: int) -> pd.DataFrame:
     return near[near["batch"] == (enough.min() if len(enough) else near["batch"].max())]
 
 
+def _best(rows: pd.DataFrame, near: pd.DataFrame) -> pd.Series:
+    """The row of the fastest strategy of a line of `rows`, which are of one format. Of those that are level
+    there, the one that is fastest for most recorded shapes with that number of tokens: a tie says nothing
+    about another shape.
+    """
+    alike = rows[rows["batch"] == near["batch"].iloc[0]]
+    wins = alike.loc[alike.groupby(["n", "k"])["median_us"].idxmin(), "impl"].value_counts()
+    level = near[near["median_us"] <= crossover.LEVEL * near["median_us"].min()]
+    level = level.assign(wins=level["impl"].map(wins).fillna(0))
+    return level.sort_values(["wins", "median_us"], ascending=[False, True], kind="stable").iloc[0]
+
+
 def fastest(rows: pd.DataFrame, n: int, k: int, batch: int, names: Sequence[str]) -> tuple[str, str] | None:
     """The strategy of `names` that a table's rows of one format have fastest for this product, by `line`, and
-    its line; None if no recorded shape is near. Of those that are level there, the one that is fastest for
-    most recorded shapes with that number of tokens: a tie says nothing about another shape.
+    its line; None if no recorded shape is near.
     """
     mine = rows[rows["impl"].isin(names)]
     near = line(mine, n, k, batch)
     if near.empty:
         return None
-    alike = mine[mine["batch"] == near["batch"].iloc[0]]
-    wins = alike.loc[alike.groupby(["n", "k"])["median_us"].idxmin(), "impl"].value_counts()
-    level = near[near["median_us"] <= crossover.LEVEL * near["median_us"].min()]
-    level = level.assign(wins=level["impl"].map(wins).fillna(0))
-    best = level.sort_values(["wins", "median_us"], ascending=[False, True], kind="stable").iloc[0]
+    best = _best(mine, near)
     return str(best["impl"]), f"{best['n']} x {best['k']}, {counted(best['batch'], 'token')}"
 
 
@@ -131,11 +138,12 @@ def lines(rows: pd.DataFrame) -> pd.DataFrame:
     format, n, k, batch, strategy, us, plain_us, gain).
     """
     found = []
-    for key, mine in rows.groupby(["format", "n", "k", "batch"], sort=True):
-        best = mine.sort_values("median_us", kind="stable").iloc[0]
-        reverted = mine[mine["impl"] == plain(str(best["format"])).name]["median_us"]
-        other = float(reverted.iloc[0]) if len(reverted) else math.nan
-        found.append((*key, best["impl"], best["median_us"], other, other / best["median_us"]))
+    for format, every in rows.groupby("format", sort=True):
+        for key, mine in every.groupby(["n", "k", "batch"], sort=True):
+            best = _best(every, mine)
+            reverted = mine[mine["impl"] == plain(str(format)).name]["median_us"]
+            other = float(reverted.iloc[0]) if len(reverted) else math.nan
+            found.append((format, *key, best["impl"], best["median_us"], other, other / best["median_us"]))
     return pd.DataFrame(found, columns=["format", "n", "k", "batch", "strategy", "us", "plain_us", "gain"])
 
 

@@ -78,7 +78,7 @@ def counted(frame: pd.DataFrame, cases: Sequence[Case]) -> pd.DataFrame:
     counts = [study.Attention().count(case) for case in found]
     frame["impl"], frame["options"] = [c.impl for c in found], [c.options for c in found]
     frame["head_dim"], frame["seq"] = [c.head_dim for c in found], [c.seq for c in found]
-    frame["heads"] = [c.heads for c in found]
+    frame["heads"], frame["window"] = [c.heads for c in found], [c.window for c in found]
     frame["once"] = [count.bytes for count in counts]
     frame["flops"] = [count.flops for count in counts]
     attends = [case.operator == "attention" for case in found]

@@ -54,7 +54,7 @@ def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
     shown = pd.concat([ends(group) for group in widths.values()])
     fast = {width: ends(group).iloc[-1] for width, group in widths.items()}
     pairs = [tuple(row for _, row in ends(group).iloc[-2:].iterrows()) for group in widths.values()]
-    display.say(f"**Verdict**: {_answer(list(fast.values()), pairs)}")
+    display.say(f"**Verdict**: {_answer(list(fast.values()), pairs)}{_small(list(fast.values()), every)}")
     names = [f"{impl}, {width} wide" for impl, width in zip(shown["impl"], shown["head_dim"], strict=True)]
     units = {"tensor_pct": "tensor cores", "shared_pct": "shared memory", "issue_pct": "issue slots"}
     title = "How busy two rungs of each width keep an SM"
@@ -167,6 +167,25 @@ def _on_this_prompt(rows: Rows, counted: Any) -> str:
         if best["seq"] > counted["seq"]
         else ""
     )
+
+
+def _small(fast: list[Any], every: Rows) -> str:
+    """That the counted prompts are small, by the counted rung that does most more on another; or nothing."""
+    most, text = 1.1, ""
+    for counted in fast:
+        mine = every[every["impl"].eq(counted["impl"]) & every["head_dim"].eq(counted["head_dim"])]
+        seen = 0.0 if pd.isna(counted["window"]) else counted["window"]
+        window = mine["window"].fillna(0).eq(seen)
+        same = mine[mine["seq"].eq(counted["seq"]) & mine["heads"].eq(counted["heads"]) & window]
+        here, best = same["tflop_s"].max(), mine["tflop_s"].max()
+        if best > most * here:
+            most = best / here
+            text = (
+                f" The counted prompt is small: {counted['impl']}, {counted['head_dim']:.0f} wide, does "
+                f"{here:,.0f} TFLOP/s on it and {best:,.0f} on its best. So part of what is not busy is the "
+                "prompt, and these counters say little of longer ones."
+            )
+    return text
 
 
 def _plain(every: Rows) -> Rows:

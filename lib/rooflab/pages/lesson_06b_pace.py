@@ -81,8 +81,9 @@ def ring_ahead(takes: over_time.Lengths) -> diagram.Drawing:
         display.say(f"{text}.")
         return diagram.ring(takes)
     display.say(
-        f"{text}. To show a producer that is ahead, this drawing halves the copies' time: it fills slots "
-        "until none is empty, and then waits until the consumers have released one."
+        f"{text}. To show a producer that is ahead, this drawing halves the copies' time: it fills the slots "
+        "in turn, keys and values by turns, and waits where the next in turn has not been released yet, even "
+        "if another is empty. (In the kernel two halves of the producer do so, one for keys, one for values.)"
     )
     return diagram.ring(takes._replace(copy=takes.copy / 2))
 

@@ -253,7 +253,11 @@ def ring(takes: Lengths, tiles: int = 4, most: int = 6, text: str | None = None)
         busy = [bar for bar in run.bars if bar.start <= moment < bar.end]
         copies = [f"{b.what}{b.tile}" for b in busy if b.row == "copies"]
         makes = [f"{b.what}{b.tile}" for b in busy if b.row == "tensor cores"]
-        copies_said = f"copies {copies[0]}" if copies else "waits for an empty slot"
+        awaited = sum(began <= moment for began in run.claimed.values()) - slots  # the item in the next slot
+        copies_said = f"waits for {'KV'[awaited % 2]}{awaited // 2}'s slot, next in turn"
+        copies_said = (
+            f"copies {copies[0]}" if copies else copies_said if awaited >= 0 else "has no more to copy"
+        )
         makes_said = f"start {makes[0]}" if makes else "wait for a full slot"
         canvas.text(0, 13, f"producer: {copies_said}", svg.TEXT - 1)
         canvas.text(0, 121, f"consumers: {makes_said}", svg.TEXT - 1)

@@ -223,7 +223,8 @@ def takeaway(loud: Rows) -> None:
     """What to take away, computed."""
     text = "- Compare an error with another: that of rounding alone, or that of a plain computation in the "
     text += "same number format. Twice the latter is the gate's limit.\n- Allow what the arithmetic needs. "
-    text += "A tolerance wide enough for every kernel hides faults in the exact ones.\n"
+    text += "A tolerance wide enough for every kernel hides faults in the exact "
+    text += "ones, and so may the gate's first limit.\n"
     text += f"- Test extreme inputs: there {loud.idxmax()}'s error is {loud.max() / loud.median():.0f} times "
     text += "the median rung's."
     display.say(text)

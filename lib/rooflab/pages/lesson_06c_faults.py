@@ -121,7 +121,7 @@ def nearness(found: pd.DataFrame) -> None:
     faults, shares = errors(), share(found)
     wrong = faults[faults["fault"] != RIGHT].set_index("fault")
     shapes, lines, told = found["config"].nunique(), [], []
-    sums = found["impl"] == FP16_SUMS
+    sums, small = found["impl"] == FP16_SUMS, dict[str, None]()
     for who, limit, mine, name in (
         ("rungs and libraries that add in FP32", "rounding outputs, its least", shares[~sums], "gate"),
         (f"{FP16_SUMS}", "plain computation with FP16 sums", shares[sums], "gate_sums"),
@@ -138,18 +138,18 @@ def nearness(found: pd.DataFrame) -> None:
                 "right": f"{right:.2f} ({worst})",
                 "wrong": f"{wrong[name][least]:.1f}",
             }
-            | {"fault": FAULTS[least], "hides": f"{wrong[f'{name} hides'][least]} of {shapes}"}
+            | {"hides": f"{wrong[f'{name} hides'][least]} of {shapes}"}
         )
         told.append((who, right, wrong[name][least], int(wrong[f"{name} hides"][least])))
+        small[FAULTS[least]] = None
     columns = {"who": "Kernels", "limit": "Limit: twice the error of", "right": "Worst right kernel ÷ limit"}
     columns |= {
         "wrong": "Smallest fault ÷ limit",
-        "fault": "Which fault",
-        "hides": "Shapes on which it passes",
+        "hides": "Shapes on which that fault passes",
     }
     caption = f"How near to the limit: on the {shapes} shapes, each at its worst shape"
     display.table(pd.DataFrame(lines), columns, {}, caption)
-    display.say(_between(told))
+    display.say(f"Smallest fault: {'; '.join(small)}.\n\n{_between(told)}")
 
 
 def _between(told: list[tuple[str, float, float, int]]) -> str:
@@ -164,7 +164,9 @@ def _between(told: list[tuple[str, float, float, int]]) -> str:
         text += f"; a right kernel comes nearest with {max(told, key=lambda each: each[1])[0]}"
     text += ". "
     if hidden := [who for who, *_, hides in told if hides]:
-        text += f"A test needs several shapes: on some of them the limit of {listed(hidden)} lets even this "
+        text += (
+            f"A test needs several shapes: on some of them the limit of {listed(hidden)} lets the smallest "
+        )
         text += "fault pass."
     return text.rstrip()
 

@@ -95,10 +95,10 @@ def two_outliers(width: int = 128) -> None:
     """Say what the product of two outliers costs a score of rung 3."""
     apart, rounds = float(np.spacing(np.float16(_PRODUCT))), width // attention_work.SUMS
     display.say(
-        f"**About the largest error of a score** comes where two outliers meet. Each is four times a number "
-        f"of about 2, so their product is about {_PRODUCT:.0f}. From there on FP16 numbers lie {apart:g} "
-        f"apart, and a rounding takes up to half of that. The sum that the product is in is rounded {rounds} "
-        f"times: {rounds} × {apart / 2:.3f} ÷ √{width} = {_of_outliers(width):.4f}. (A product "
+        f"**The largest error of a score, estimated.** It comes where two outliers meet. Each is four times "
+        f"a number of about 2, so their product is about {_PRODUCT:.0f}. From there on FP16 numbers "
+        f"lie {apart:g} apart, and a rounding takes up to half of that. The sum that it is in is rounded "
+        f"{rounds} times: {rounds} × {apart / 2:.3f} ÷ √{width} = {_of_outliers(width):.4f}. (A product "
         f"of {2 * _PRODUCT:.0f} or more would cost twice that, and is rarer.)"
     )
 
@@ -123,7 +123,7 @@ def two_keys(width: int = 128) -> None:
         f"{off:.4f} × 0.5 × (3 - 1). We take that as an estimate of the largest: about "
         f"{1e3 * off:.1f} ‰. It is no bound: the query's other scores are off too, and values may lie "
         "farther apart.\n\n"
-        "**The estimate for a rung: add up the largest that each of its roundings does, about.** "
+        "**The estimate for a rung adds up the largest errors of its roundings.** "
         f"Rung 1 rounds outputs ({1e3 * HALF:.2f} ‰); rung 4 weights too ({2e3 * HALF:.2f}); rung 3 sums of "
         f"scores as well: {1e3 * (2 * HALF + off):.1f} ‰."
     )

@@ -21,7 +21,7 @@ def memory(answers: Any, rungs: list[Any]) -> None:
     text = "Stored, the scores of a prompt of n tokens are n² numbers for each head. The online softmax "
     text += "stores none "
     text += f"of them. {_memory_growth(found, rungs)}"
-    display.fold_parts("Also recorded: the memory that a call takes, by the prompt's length", [text, table])
+    display.fold_parts("Memory by the prompt's length", [text, table])
 
 
 def _memory_growth(memory: Rows, rungs: list[Any]) -> str:

@@ -89,7 +89,7 @@ def _on_two_alone(found: Rows, here: Lab) -> str:
     held, parts = capacity_gb(here.run_of("split")), []
     for row in mine.itertuples():
         left = left_gb(str(row.model), str(row.format), held)
-        why = f"was not timed on one, whose memory would hold its weights with {left:.1f} GB to spare"
+        why = f"was not timed on one, although its weights would leave {left:.1f} GB of the memory"
         why = "fits no single one" if left < 0 else why
         parts.append(f"{row.title} makes {row.tok_s:,.0f} on two" + (f" and {why}" if left == left else ""))
     return f" {listed(parts)}." if parts else ""

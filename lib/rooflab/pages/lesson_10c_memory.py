@@ -77,7 +77,7 @@ def _told(table: pd.DataFrame, kinds: list[tuple[str, str]], gpu: Any, held_gb: 
     text = (
         f"**Each fits one {gpu}**"
         if fits.all()
-        else f"**{listed(table['title'][~fits])} fits no single {gpu}**"
+        else f"**{listed(table['title'][~fits])} {'fits' if (~fits).sum() == 1 else 'fit'} no single {gpu}**"
     )
     k = int(table["1"].to_numpy().argmax())
     most, (model, _) = table.iloc[k], kinds[k]
@@ -85,18 +85,23 @@ def _told(table: pd.DataFrame, kinds: list[tuple[str, str]], gpu: Any, held_gb: 
     far = (
         f"leave {most['left']:.1f} of its" if most["left"] >= 0 else f"are {-most['left']:.1f} more than its"
     )
-    text += f", by arithmetic: the {most['1']:.1f} GB of weights of {most['title']} {far} {held_gb:.1f} GB. "
+    text += f", by arithmetic: the {most['1']:.1f} GB of weights of {most['title']} {far} {held_gb:.1f} GB "
+    text += f"({held_gb * 1e9 / 2**30:.0f} GiB). "
     text += (
         f"The KV cache takes {each:.2f} MB a token of context, so {most['cache']:.1f} GB for {CONTEXT:,}; "
     )
     text += f"the activations of one token take about {1e3 * activations_gb(model):.1f} MB."
     lost = table["title"][fits & ~table["alone"]]
     if len(lost):
-        text += f"\n\n**{listed(lost)} was not timed on one GPU**: the study was planned by the datasheet's "
-        text += (
-            "figure, which is smaller, and leaves that case out. Whether the engine, which also needs room "
+        spec = device.match(str(gpu))
+        sheet = (
+            f", planned by the datasheet's {spec.memory_gb:g} GB,"
+            if spec and spec.memory_gb < held_gb
+            else ""
         )
-        text += "to pack weights, starts in what is left is not known."
+        text += f"\n\n**{listed(lost)} was not timed on one GPU**: the study{sheet} leaves that case out. "
+        text += "Whether the engine, which also needs room to pack weights, starts in what is left is not "
+        text += "known."
     return text
 
 

@@ -11,6 +11,11 @@ from rooflab.studies import attention
 LESSON = Lesson("06")
 needs.compiler()
 
+WRONG = (
+    "def wrong(output, exact, plain):\n    unit = abs(exact).max(axis=1, keepdims=True)\n"
+    "    def error(got):\n        return ({0}).max()\n"
+    "    limit = max(2 * error(plain), 1 / 1024)\n    return {1}"
+)
 MERGE = "def merge(parts):\n    import numpy as np\n"
 TOGETHER = (
     "    total = sum(a * s for a, (_, s, _) in zip(f, parts))\n"
@@ -68,6 +73,17 @@ WRONG = {
         ),
     },
     "06.5": {
+        "blind to NaN": WRONG.format("abs(got - exact) / unit", "(error(output) > limit)"),
+        "one unit for all rows": WRONG.format("abs(got - exact) / unit.max()", "not error(output) <= limit"),
+        "no unit": WRONG.format("abs(got - exact)", "not error(output) <= limit"),
+        "no floor": WRONG.replace(", 1 / 1024)", ", 0)").format(
+            "abs(got - exact) / unit", "not error(output) <= limit"
+        ),
+        "one and a half": WRONG.replace("2 * error", "1.4 * error").format(
+            "abs(got - exact) / unit", "not error(output) <= limit"
+        ),
+    },
+    "06.6": {
         "parts count alike": MERGE + "    return sum(o / s for _, s, o in parts if s > 0) / len(parts)",
         "one unit for all": MERGE + "    return sum(o for _, _, o in parts) / sum(s for _, s, _ in parts)",
         "no largest": MERGE + "    f = [np.exp(m) for m, _, _ in parts]\n" + TOGETHER,
@@ -75,7 +91,7 @@ WRONG = {
         + "    top = max(m for m, _, _ in parts)\n    f = [np.exp(m - top) for m, _, _ in parts]\n"
         + TOGETHER,
     },
-    "06.6": {
+    "06.7": {
         "keys alone": "def even(layers, kv_heads, weight_bytes):\n"
         "    return weight_bytes / sum(2 * kv_heads * e.head_dim for e in layers)",
         "no windows": "def even(layers, kv_heads, weight_bytes):\n"

@@ -1,5 +1,5 @@
-"""Checkers of lesson 06: keys read again, a softmax in one pass, blocks on an SM, banks, parts of a context,
-and the context at which a cache outweighs the weights."""
+"""Checkers of lesson 06: keys read again, a softmax in one pass, blocks on an SM, banks, wrong outputs,
+parts of a context, and the context at which a cache outweighs the weights."""
 
 from __future__ import annotations
 
@@ -144,6 +144,38 @@ def _banks() -> Iterator[Trial]:
 
 
 @checker("06.5")
+def _wrong(wrong: Callable[..., Any]) -> str:
+    """wrong(output, exact, plain): whether the gate stops an output of [queries, width]."""
+    generator = np.random.default_rng(65)
+    exact = generator.standard_normal((40, 64))
+    exact[0] *= 1e-3  # a query whose outputs are small
+    unit = abs(exact).max(axis=1, keepdims=True)
+    noise = generator.uniform(-1, 1, exact.shape)
+
+    def off(share: float, row: int | None = None) -> Any:
+        """Outputs that err by `share` of their row's largest at most; of one row alone, else of all."""
+        error = share * unit * noise / abs(noise).max(axis=1, keepdims=True)
+        return exact + (error if row is None else error * (np.arange(len(exact)) == row)[:, None])
+
+    lost = off(1e-4)
+    lost[3, 5] = np.nan
+    for name, output, plain, right in (
+        ("a kernel that errs by 1.5 times the plain computation's error", off(1.5e-3), off(1e-3), False),
+        ("a kernel that errs by 2.5 times the plain computation's error", off(2.5e-3), off(1e-3), True),
+        ("a fault in one row of small outputs", off(0.05, 0), off(1e-3), True),
+        ("an output with a NaN", lost, off(1e-3), True),
+        ("an output off by 0.4 ‰ beside a plain computation off by 0.1 ‰", off(4e-4), off(1e-4), False),
+        ("an output off by 1.2 ‰ beside a plain computation off by 0.1 ‰", off(1.2e-3), off(1e-4), True),
+    ):
+        with np.errstate(all="ignore"):
+            got = called(wrong, output.copy(), exact.copy(), plain.copy())
+        if bool(got) != right:
+            said = "wrong" if bool(got) else "right"
+            raise Wrong(f"{name} is called {said}; it is {'wrong' if right else 'right'}.")
+    return "what the gate says of all six."
+
+
+@checker("06.6")
 def _merge(merge: Callable[..., Any]) -> str:
     """merge(parts): one output out of (largest score, sum of weights, weighted sum of values) a part."""
     generator = np.random.default_rng(6)
@@ -183,7 +215,7 @@ def _merge(merge: Callable[..., Any]) -> str:
     return "the same whichever way the context is cut."
 
 
-@checker("06.6")
+@checker("06.7")
 def _even(even: Callable[..., Any]) -> str:
     """even(layers, kv_heads, weight_bytes): the context at which a token reads as much cache as weights."""
     for name, format in (("llama-3-8b", "fp16"), ("qwen2.5-1.5b", "q8_0"), ("gemma-4-e4b", "q8_0")):

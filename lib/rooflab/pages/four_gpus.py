@@ -127,7 +127,7 @@ def tokens(rows: Rows, gpu: Any) -> None:
     columns |= {"share2": "Two, of its bound", "share": "Four, of its bound"}
     forms = {"title": "", **dict.fromkeys(("one", "two", "four"), "{:,.0f}"), "gain": "{:.2f}"}
     forms |= dict.fromkeys(("share2", "share"), "{:.0%}")
-    title = "Tokens a second by the fused way; one GPU: of the run with four"
+    title = "Tokens a second by the fused way; one GPU: of the run with four, blank where it was not timed"
     lines = "\n".join(f"- {line}" for line in [*_not_shared(lost), *_prompts(rows, four)])
     display.fold_parts("The figures; prompts on four", [(found, columns, forms, title), lines])
 
@@ -147,7 +147,7 @@ def _by_gpus(two: Rows, four: Rows) -> Rows:
         for gpus, name, share in ((2, "two", "share2"), (4, "four", "share")):
             row = on[gpus].loc[split.FUSED]
             line |= {name: row["tok_s"], share: row["predicted_us"] / row["median_us"]}
-            line[f"over{gpus}"] = row["median_us"] - row["predicted_us"]
+            line |= {f"us{gpus}": row["median_us"], f"over{gpus}": row["median_us"] - row["predicted_us"]}
         line["gain"] = line["four"] / line["one"]
         lines.append(line)
     return pd.DataFrame(lines)
@@ -165,10 +165,44 @@ def _told(found: Rows) -> str:
         "not: " if kept.min() > 0.6 else "as follows: "
     )
     text += f"on four it is {kept.min():.2f} to {kept.max():.2f} times what it is on two. "
-    return text + (
-        "So a model whose bound is small beside that time gains least."
+    text += (
+        "So a model whose bound is small beside that time gains least. "
         if least["share2"] == found["share2"].min() and most["share2"] == found["share2"].max()
-        else "That alone does not set the order of the gains."
+        else "That alone does not set the order of the gains. "
+    )
+    return f"{text}{_by_two(found)}"
+
+
+def _by_two(found: Rows) -> str:
+    """How well four GPUs' times are told by their bound and by what two take above theirs."""
+    alone, added = _ratios(found)
+    said = [f"{each.min():.2f} to {each.max():.2f} times" for each in (alone, added)]
+    return (
+        f"**To predict four GPUs, time two**: four take {said[0]} their bound, but {said[1]} their bound "
+        "plus what two take above theirs."
+        if (added - 1).abs().max() < (alone - 1).abs().max()
+        else f"Four take {said[0]} their bound; adding what two take above theirs does not bring it nearer."
+    )
+
+
+def _ratios(found: Rows) -> tuple[Rows, Rows]:
+    """Four GPUs' time over their bound, and over their bound plus what two take above theirs."""
+    bound = found["us4"] - found["over4"]
+    return found["us4"] / bound, found["us4"] / (bound + found["over2"])
+
+
+def takeaway(rows: Rows, gpu: Any) -> str:
+    """What four GPUs teach of a prediction, in a line; "" without a recording or where it is of no help."""
+    four = recorded(gpu, "split")
+    if four.empty:
+        return ""
+    found = _by_gpus(lesson_10c.tokens(rows), lesson_10c.tokens(four).dropna(subset="median_us"))
+    alone, added = _ratios(found)
+    if not (added - 1).abs().max() < (alone - 1).abs().max():
+        return ""
+    return (
+        "- A bound alone is no prediction of a token. The bound on four GPUs plus what two take above theirs "
+        f"is one, within {(added - 1).abs().max():.0%}."
     )
 
 

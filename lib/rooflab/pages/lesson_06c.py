@@ -6,14 +6,15 @@ from typing import Any
 
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
+from rooflab.pages.lesson_06c_faults import nearness as nearness
 from rooflab.pages.lesson_06c_faults import planted_faults as planted_faults
 from rooflab.pages.lesson_06c_limits import HALF, errors_chart, loud_simulated
 from rooflab.pages.lesson_06c_limits import beside_torch as beside_torch
 from rooflab.pages.lesson_06c_limits import in_bf16 as in_bf16
 from rooflab.pages.lesson_06c_limits import kept as kept
+from rooflab.pages.lesson_06c_limits import limits_explained as limits_explained
 from rooflab.pages.lesson_06c_limits import nearer_than_torch as nearer_than_torch
 from rooflab.pages.lesson_06c_limits import one_sum as one_sum
-from rooflab.pages.lesson_06c_limits import over_plain as over_plain
 from rooflab.pages.lesson_06c_limits import rounding_errors as rounding_errors
 from rooflab.pages.lesson_06c_limits import rounding_held as rounding_held
 from rooflab.pages.lesson_06c_limits import scores_tested as scores_tested
@@ -24,9 +25,10 @@ from rooflab.pages.lesson_06c_shapes import against_allowances as against_allowa
 from rooflab.pages.lesson_06c_shapes import errors_by_shape as errors_by_shape
 from rooflab.pages.lesson_06c_shapes import over_limit as over_limit
 from rooflab.pages.lesson_06c_shapes import source_shapes as source_shapes
+from rooflab.pages.lesson_06c_shapes import who_are as who_are
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
-from rooflab.view import display, explorer
+from rooflab.view import diagram, display, explorer
 from rooflab.words import listed
 
 ABLE = (
@@ -47,7 +49,9 @@ def opening(here: Lab, some: Rows, seq: int) -> Opening:
         return answer, ABLE, chart
     odd = str(once["error"].idxmax())
     rest = once.drop(odd)
-    answer += f" With {seq:,} tokens {len(rest)} of {len(once)} kernels err by at most "
+    answer += (
+        f" With {seq:,} tokens {len(rest)} of {len(once)} kernels ({who_are(once.index)}) err by at most "
+    )
     answer += f"{1e3 * rest['error'].max():.2f} ‰ of a row's largest output"
     peers = rest[rest["kind"] == "peer"]["error"]
     answer += f" (libraries: up to {1e3 * peers.max():.2f} ‰)" if len(peers) else ""
@@ -78,7 +82,7 @@ def units_explained() -> None:
     display.say(
         "**Units.** The gate measures in *‰ of a row's largest output*: FP16 moves a number by at most "
         f"1/2048 of itself, so rounding alone costs {1e3 * HALF:.2f} ‰ at most. Kernels are compared by "
-        "*error ÷ the gate's limit*: above 1 a kernel is wrong. Only the source's allowances are in *‰ of "
+        "*error ÷ the gate's limit*: above 1 a kernel is wrong. The source's shapes were recorded in *‰ of "
         "the RMS*, the typical output."
     )
 
@@ -93,11 +97,16 @@ def extreme_inputs(answers: Any, rungs: list[Any]) -> Rows:
         "blind not zero": "Blind: not zero",
     }
     names |= {"NaN in k lost": "NaN in k: hidden", "NaN in v lost": "NaN in v: hidden"}
+    names |= {"NaN in k spread": "NaN in k: spread", "NaN in v spread": "NaN in v: spread"}
     names |= {"other bits": f"Other bits in {asks.REPEATS}"}
     edges["loud"] = 1e3 * edges["loud worst_rms"]
     forms = {"loud": "{:.1f}", "other bits": "{:.0f}"}
-    forms |= dict.fromkeys(("blind not zero", "NaN in k lost", "NaN in v lost"), "{:.0%}")
-    title = "What every kernel does with them; blank: not possible with this kernel"
+    shares = ("NaN in k lost", "NaN in v lost", "NaN in k spread", "NaN in v spread")
+    forms |= dict.fromkeys(("blind not zero", *shares), "{:.0%}")
+    title = (
+        "What every kernel does with them, shares of outputs; hidden: no NaN where one belongs; spread: NaN "
+    )
+    title += "where none belongs; blank: not possible with this kernel"
     display.table(edges, names, forms, title, folded=True)
     return edges
 
@@ -113,24 +122,33 @@ def extreme_inputs_explained(edges: Rows, rungs: list[Any]) -> Rows:
         text += _judged_loud(float(loud.max())) if loud.idxmax() == "3_half2" else ". "
     quiet = (own[["blind not zero", "NaN in k lost", "NaN in v lost", "other bits"]] == 0).all(axis=None)
     text += "No rung hides a NaN, invents a result or changes its bits. " if quiet else ""
-    spread = by[by["NaN in v spread"] > 0]
+    display.say(text.rstrip())
+    return loud
+
+
+def nan_spreads(edges: Rows) -> None:
+    """Say with which kernels a NaN reaches queries that do not see it, with a picture, and whether that is
+    acceptable.
+    """
+    by = edges.set_index("impl")
+    text, spread = "", by[by["NaN in v spread"] > 0]
     if len(spread):
         free = [name for name in by.index if name not in spread.index]
-        text += "\n\nA value that is NaN also reaches queries that do **not** see it, with "
+        text += "**A NaN can spread.** A value that is NaN also reaches queries that do **not** see it, with "
         text += f"all but {', '.join(free)}" if free else "every kernel"
         text += ": such a query shares a tile with one that does, and its weight of 0 times NaN is NaN. "
     wide = by[by["NaN in k spread"] > 0]
     if len(wide):
         text += f"With {', '.join(wide.index)} a NaN in a key does so too: it adds its mask to the score, "
         text += "and NaN minus infinity is NaN. "
-    if len(spread) or len(wide):
-        text += (
-            "\n\n**Acceptable?** Here, yes: a call has one prompt, and that is lost once a value in it is "
+    if text:
+        display.say(text.rstrip())
+        diagram.nan_leak().show()
+        display.say(
+            "**Acceptable?** Here, yes: a call has one prompt, and that is lost once a value in it is "
             "NaN. A kernel whose tiles hold keys of several requests must "
             "not do this: one request's NaN would spoil the answer to another."
         )
-    display.say(text)
-    return loud
 
 
 def _judged_loud(error: float) -> str:
@@ -143,9 +161,9 @@ def _judged_loud(error: float) -> str:
         else ". **That is more than its roundings explain.** "
     )
     return text + (
-        f"It comes to {share:.2f} of its limit, twice the error of a plain computation that adds up "
-        "scores in FP16 too. The gate was not run on such inputs; on loud ones of the CPU's that computation "
-        f"errs by {1e3 * packed:.0f} ‰ of the RMS, and the kernel errs by {1e3 * error:.0f}. "
+        "No limit is recorded for loud inputs. On loud inputs with the CPU's own random numbers a plain "
+        f"computation with FP16 sums errs by {1e3 * packed:.0f} ‰ of the RMS; the kernel errs by "
+        f"{1e3 * error:.0f}, {'less' if share <= 1 else 'more'} than twice as much. "
     )
 
 
@@ -179,15 +197,15 @@ def words_changed_explained(words: Rows) -> None:
     most = words.loc[words["move"].idxmax()]
     count = f"{words['words'].iloc[0]:.0f} words"
     if len(apart):
-        text = f"**A user would notice {listed(apart['impl'])}**: of {count} some change though their logits "
-        text += "are apart. "
+        text = f"**Clear choices change with {listed(apart['impl'])}**: of {count} some change though their "
+        text += "logits are apart. "
     elif len(changed):
-        text = f"**A user would not notice**: of {count} {len(words) - len(changed)} of {len(words)} kernels "
+        text = f"**No clear choice changes**: of {count} {len(words) - len(changed)} of {len(words)} kernels "
         text += "change none, and the others only between two words with nearly equal logits ("
         pairs = zip(changed["impl"], changed["changed"], strict=True)
         text += "; ".join(f"{who}: {times:.0f}" for who, times in pairs) + "). "
     else:
-        text = f"**A user would not notice**: of {count} none is changed by any kernel. "
+        text = f"**No choice changes**: of {count} none is changed by any kernel. "
     text += f"Logits move by at most {most['move']:.4f} of their standard deviation ({most['impl']})."
     usual = words["head_dim"].mode().iloc[0]
     for width, other in words[words["head_dim"] != usual].groupby("head_dim"):
@@ -205,7 +223,8 @@ def takeaway(loud: Rows) -> None:
     """What to take away, computed."""
     text = "- Compare an error with another: that of rounding alone, or that of a plain computation in the "
     text += "same number format. Twice the latter is the gate's limit.\n- Allow what the arithmetic needs. "
-    text += "A tolerance wide enough for every kernel hides faults in the exact ones.\n"
+    text += "A tolerance wide enough for every kernel hides faults in the exact "
+    text += "ones, and so may the gate's first limit.\n"
     text += f"- Test extreme inputs: there {loud.idxmax()}'s error is {loud.max() / loud.median():.0f} times "
     text += "the median rung's."
     display.say(text)

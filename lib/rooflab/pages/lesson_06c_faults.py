@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from rooflab import ops
-from rooflab.records.case import Case
-from rooflab.studies import attention as study
+from rooflab.pages.lesson_06c_shapes import FP16_SUMS, Inputs, on_cpu, share
 from rooflab.studies import attention_checks as asks
-from rooflab.studies import attention_work
 from rooflab.view import display, plot
 from rooflab.words import listed
 
-_LEAST_LIMIT = 2.0**-10  # of a row's largest output: the gate allows FP16 no less
 KEYS = 32  # of a tile
-SHAPE = 4  # of the source's: its smallest
 # What is planted, in the words of the table; the first is none.
 RIGHT = "none"
 FAULTS = {
@@ -31,19 +27,21 @@ FAULTS = {
 }
 
 
-def attention(q: Any, k: Any, v: Any, fault: str = RIGHT) -> Any:
+def attention(given: Inputs, fault: str = RIGHT) -> Any:
     """Causal attention in tiles of KEYS keys, with the online softmax and a fault: in float64, but weights
     and outputs are rounded to FP16, as on tensor cores.
     """
+    q, k, v, shape = given.q, given.k, given.v, given.shape
     n, heads, width = q.shape
-    group, out, query = heads // k.shape[1], np.zeros(q.shape, np.float16), np.arange(n)[:, None]
+    group, out, query = heads // k.shape[1], np.zeros(q.shape), shape.start + np.arange(n)[:, None]
     log2e = 1.44 if fault == "base" else np.log2(np.e)
     for head in range(heads):
         rows, keys, values = (x.astype(float) for x in (q[:, head], k[:, head // group], v[:, head // group]))
-        most, total, sums = np.full((n, 1), -np.inf), np.zeros((n, 1)), np.zeros((n, width))
-        for first in range(0, n, KEYS):
-            key = np.arange(first, min(first + KEYS, n))[None]
+        most, total, sums = np.full((n, 1), -1e30), np.zeros((n, 1)), np.zeros((n, width))
+        for first in range(0, shape.context, KEYS):
+            key = np.arange(first, min(first + KEYS, shape.context))[None]
             hidden = key > query + (fault == "mask")
+            hidden |= key <= query - (shape.window or shape.context + 1)
             hidden |= (key == KEYS - 1) & (fault == "key")
             scores = np.where(hidden, -np.inf, rows @ keys[key[0]].T * log2e / np.sqrt(width))
             raised = np.maximum(most, scores.max(axis=1, keepdims=True))
@@ -52,8 +50,8 @@ def attention(q: Any, k: Any, v: Any, fault: str = RIGHT) -> Any:
             rounded = _to_bits(weights, 8) if fault == "bits" else weights.astype(np.float16).astype(float)
             kept = sums if fault == "rescale" and first == KEYS else sums * rescale
             most, sums = raised, kept + rounded @ values[key[0]]
-        out[:, head] = sums / total
-    return out
+        out[:, head] = sums / np.maximum(total, 1e-30)
+    return np.clip(out, -65504, 65504).astype(np.float16)
 
 
 def _to_bits(x: Any, bits: int) -> Any:
@@ -62,61 +60,115 @@ def _to_bits(x: Any, bits: int) -> Any:
     return np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent)
 
 
-def _half(x: Any) -> Any:
-    """Numbers rounded to FP16."""
-    return x.astype(np.float16).astype(np.float32)
+@functools.cache
+def by_shape() -> pd.DataFrame:
+    """Of each fault on each of the source's shapes: the largest error in RMS of the outputs, and over the
+    gate's limit for sums in FP32 and for FP16 sums of scores, by the rule of `lesson_06c_shapes.share`.
+    """
+    lines = []
+    for given in on_cpu():
+        limit = 2 * given.rounding
+        for fault in FAULTS:
+            error = float(abs(attention(given, fault) - given.expected).max()) / given.rms
+            wide = max(limit, 2 * given.sums)
+            lines.append((fault, given.words, error, error / limit, error / wide))
+    return pd.DataFrame(lines, columns=["fault", "config", "error", "gate", "gate_sums"])
 
 
 def errors() -> pd.DataFrame:
-    """Of each fault, on a shape of the source's: the largest error in RMS of the outputs, whether each of the
-    source's allowances lets it pass, and its error in units of a row's largest output over the gate's limit,
-    for FP16 weights and for FP16 sums of scores.
+    """Each fault on the shape where it is largest, by each measure; on how many shapes it keeps each limit;
+    and whether each of the source's allowances lets it pass.
     """
-    shape = study.shape_of(_case())
-    with ops.on("cpu"):
-        q, k, v = attention_work.operands(shape)
-        expected = attention_work.exact(q, k, v, shape)
-    rms = np.sqrt((expected**2).mean())
-    off = {fault: abs(attention(q, k, v, fault) - expected) for fault in FAULTS}
-    table = pd.DataFrame({"fault": list(off), "error": [each.max() / rms for each in off.values()]})
-    largest = abs(expected).max(axis=2, keepdims=True)
-    by_row = np.array([(each / largest).max() for each in off.values()])
-    with ops.on("cpu"):
-        sums = _half(attention_work.exact(q, k, v, shape, _half, packed=True))
-    table["gate"] = by_row / max(2 * by_row[0], _LEAST_LIMIT)
-    table["gate_sums"] = by_row / max(2 * (abs(sums - expected) / largest).max(), _LEAST_LIMIT)
+    by = by_shape().groupby("fault", sort=False)
+    table = by[["error", "gate", "gate_sums"]].max().reset_index()
+    for name in ("gate", "gate_sums"):
+        table[f"{name} hides"] = [int((group[name] <= 1).sum()) for _, group in by]
     return table.assign(**{name: table["error"] <= most for name, most in asks.TOLERANCES.items()})
 
 
-def planted_faults(over_plain: float = np.nan) -> None:
-    """Show what planted faults do to the largest error, say which the widest allowance does not see and what
-    the gate says; beside how many times as much as a plain computation the rungs err at most (`over_plain`).
-    """
+def planted_faults() -> None:
+    """Show what planted faults do to the largest error, and say which the widest allowance does not see."""
     found = errors()
     allowed = {name: f"{1e3 * most:g} ‰" for name, most in asks.TOLERANCES.items()}
     table = pd.DataFrame({"what": [FAULTS[fault] for fault in found["fault"]]})
     table["error"] = 1e3 * found["error"]
     table["passes"] = [listed(allowed[name] for name in allowed if row[name]) for _, row in found.iterrows()]
-    names = {"what": "Fault", "error": "Largest error (‰ of the RMS)"}
-    table["gate"] = found["gate"]
-    names |= {"passes": "Passes the source's", "gate": "÷ the gate's limit"}
-    caption = "The same errors in the source's unit, and which of its allowances they pass"
+    names = {"what": "Fault", "error": "Largest error (‰ of the RMS)", "passes": "Passes the source's"}
+    table["gate"], table["sums"] = found["gate"], found["gate_sums"]
+    names |= {"gate": "÷ the gate's limit", "sums": "÷ rung 3's limit"}
+    caption = "The faults' figures; each at the shape where that figure is largest"
     _chart(found)
-    for name in ("error", "gate"):
+    for name in ("error", "gate", "sums"):
         table[name] = [f"{value:,.1f}" if value < 100 else f"{value:,.0f}" for value in table[name]]
     display.table(table, names, {}, caption, folded=True)
     widest = max(asks.TOLERANCES, key=lambda name: asks.TOLERANCES[name])
     wrong = found[found["fault"] != RIGHT]
-    hidden, seen = wrong[wrong[widest]], wrong[~wrong[widest]]
-    text = ""
+    hidden = wrong[wrong[widest]]
     if len(hidden):
-        text += f"**{allowed[widest]} lets wrong kernels pass**: "
-        text += f"{'; '.join(FAULTS[fault] for fault in hidden['fault'])}. "
-    if len(seen):
-        text += f"The other faults exceed it, and the gate's limit at least {seen['gate'].min():,.0f} times. "
-    text += _by_the_gate(found[found["fault"] == RIGHT].iloc[0], wrong)
-    text += _why_twice(wrong, over_plain)
-    display.say(text)
+        display.say(
+            f"**{allowed[widest]} lets a wrong kernel pass**: "
+            f"{'; '.join(FAULTS[fault] for fault in hidden['fault'])}. The gate's limit stops "
+            f"{'it' if len(hidden) == 1 else 'them'}."
+            if (hidden["gate"] > 1).all()
+            else f"**{allowed[widest]} and the gate let a wrong kernel pass.**"
+        )
+
+
+def nearness(found: pd.DataFrame) -> None:
+    """Show, by limit, how near the worst right kernel and the smallest fault come to it, on the source's
+    shapes (`found`: their answers), and say whether the limit lies between and what one shape can hide.
+    """
+    faults, shares = errors(), share(found)
+    wrong = faults[faults["fault"] != RIGHT].set_index("fault")
+    shapes, lines, told = found["config"].nunique(), [], []
+    sums, small = found["impl"] == FP16_SUMS, dict[str, None]()
+    for who, limit, mine, name in (
+        ("rungs and libraries that add in FP32", "rounding outputs, its least", shares[~sums], "gate"),
+        (f"{FP16_SUMS}", "plain computation with FP16 sums", shares[sums], "gate_sums"),
+    ):
+        if mine.dropna().empty:
+            continue
+        least = str(wrong[name].idxmin())
+        worst = str(found.loc[mine.idxmax(), "impl"])
+        right = mine.max()
+        lines.append(
+            {
+                "who": who,
+                "limit": limit,
+                "right": f"{right:.2f} ({worst})",
+                "wrong": f"{wrong[name][least]:.1f}",
+            }
+            | {"hides": f"{wrong[f'{name} hides'][least]} of {shapes}"}
+        )
+        told.append((who, right, wrong[name][least], int(wrong[f"{name} hides"][least])))
+        small[FAULTS[least]] = None
+    columns = {"who": "Kernels", "limit": "Limit: twice the error of", "right": "Worst right kernel ÷ limit"}
+    columns |= {
+        "wrong": "Smallest fault ÷ limit",
+        "hides": "Shapes on which that fault passes",
+    }
+    caption = f"How near to the limit: on the {shapes} shapes, each at its worst shape"
+    display.table(pd.DataFrame(lines), columns, {}, caption)
+    display.say(f"Smallest fault: {'; '.join(small)}.\n\n{_between(told)}")
+
+
+def _between(told: list[tuple[str, float, float, int]]) -> str:
+    """Whether each limit lies between right and wrong, that its factor is chosen, what one shape hides."""
+    fails = [who for who, right, wrong, _ in told if not right < 1 < wrong]
+    text = "**Why twice?** The factor is chosen, not derived: a right kernel adds in another order than the "
+    text += "plain computation, and may err by more. "
+    if fails:
+        return f"{text}For {listed(fails)} the limit does not lie between right and wrong."
+    text += "Each limit lies between right and wrong"
+    if len(told) > 1:
+        text += f"; a right kernel comes nearest with {max(told, key=lambda each: each[1])[0]}"
+    text += ". "
+    if hidden := [who for who, *_, hides in told if hides]:
+        text += (
+            f"A test needs several shapes: on some of them the limit of {listed(hidden)} lets the smallest "
+        )
+        text += "fault pass."
+    return text.rstrip()
 
 
 def _chart(found: pd.DataFrame) -> None:
@@ -143,46 +195,6 @@ def _chart(found: pd.DataFrame) -> None:
     ax.axvline(1.0, color="black", linewidth=1.4, zorder=3)
     ax.set_xlim(low, 12 * found["gate"].max())
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    said = (
-        f"{title}, on the source's shape {SHAPE + 1}, computed here with random numbers of their own. Right "
-    )
-    plot.show(fig, f"{said}of the line, at 1, the gate stops a kernel. Grey: no fault.")
-
-
-def _by_the_gate(right: Any, wrong: pd.DataFrame) -> str:
-    """Whether the gate's limit tells the right kernel from the wrong ones, and whether a kernel that declares
-    FP16 sums of scores could err as much as the smallest fault does.
-    """
-    least = wrong.loc[wrong["gate"].idxmin()]
-    missed = wrong[wrong["gate"] <= 1]
-    text = "\n\n**The gate** allows twice the error of a plain computation in the kernel's own number "
-    text += f"format. The kernel without a fault is such a computation: {right['gate']:.2g} of the limit. "
-    text += f"The gate misses: {listed(FAULTS[fault] for fault in missed['fault'])}." if len(missed) else ""
-    text += "" if len(missed) else f"The smallest fault comes to {least['gate']:.1f} times the limit"
-    if least["gate"] > 1 and least["gate_sums"] > 1:
-        text += f", and to {least['gate_sums']:.1f} times rung 3's, the wider one of FP16 sums."
-    elif not len(missed):
-        text += "."
-    return text
-
-
-def _why_twice(wrong: pd.DataFrame, over_plain: float) -> str:
-    """What the gate's factor lies between: the worst of the recorded rungs and the smallest fault."""
-    text = "\n\n**Why twice?** The factor is chosen, not derived. "
-    if not over_plain > 0:
-        return f"{text}How far right kernels exceed the plain computation is not recorded here."
-    least, most = float(wrong["gate"].min()), over_plain / 2
-    text += "A right kernel adds in another order than the plain computation, and may err by more: the worst "
-    text += (
-        f"rung comes to {most:.2f} of the limit on any recorded shape, the smallest fault to {least:.1f}. "
-    )
-    return text + (
-        "The limit lies between."
-        if most < 1 < least
-        else "So the limit does not lie between right and wrong."
-    )
-
-
-def _case() -> Case:
-    """The case whose shape is used."""
-    return [case for case in asks.tolerance() if case.impl == "1_scalar"][SHAPE]
+    said = f"{title} for sums in FP32, each at the worst of the source's shapes, computed here with random "
+    said += "numbers of their own. Right of the line, at 1, the gate stops a kernel. Grey: no fault."
+    plot.show(fig, said)

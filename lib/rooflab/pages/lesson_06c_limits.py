@@ -67,7 +67,7 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     one = f"{1e3 * HALF:.2f}"
     why = f"{one} at most, ÷ √3 on average"
     rows = [("outputs rounded to FP16", "an output", HALF / np.sqrt(3), HALF, why)]
-    why = f"{one} at most; ÷ √3 on average; errors of {keys:,} keys partly cancel: ÷ √{keys:,}"
+    why = f"about {one} for few keys; ÷ √3 on average; errors of {keys:,} keys partly cancel: ÷ √{keys:,}"
     rows += [("weights rounded to FP16", "an output", HALF / np.sqrt(3 * keys), HALF, why)]
     why = f"{one} ÷ √3 a rounding; × √{width} roundings; ÷ √{width}, a score's scale; largest: two outliers"
     sums = _of_outliers(width)
@@ -86,7 +86,7 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
 
 
 def _of_outliers(width: int) -> float:
-    """How far a score is off at most whose largest product is that of two outliers, as rung 3 adds it up."""
+    """About how far a score is off whose largest product is that of two outliers, as rung 3 adds it up."""
     step = float(np.spacing(np.float16(_PRODUCT))) / 2
     return width // attention_work.SUMS * step / float(np.sqrt(width))
 
@@ -95,10 +95,10 @@ def two_outliers(width: int = 128) -> None:
     """Say what the product of two outliers costs a score of rung 3."""
     apart, rounds = float(np.spacing(np.float16(_PRODUCT))), width // attention_work.SUMS
     display.say(
-        f"**The largest error of a score** comes where two outliers meet. Each is four times a number of "
-        f"about 2, so their product is about {_PRODUCT:.0f}. From there on FP16 numbers lie {apart:g} apart, "
-        f"and a rounding takes up to half of that. The sum that the product is in is rounded {rounds} times: "
-        f"{rounds} × {apart / 2:.3f} ÷ √{width} = {_of_outliers(width):.4f}. (A product "
+        f"**The largest error of a score, estimated.** It comes where two outliers meet. Each is four times "
+        f"a number of about 2, so their product is about {_PRODUCT:.0f}. From there on FP16 numbers "
+        f"lie {apart:g} apart, and a rounding takes up to half of that. The sum that it is in is rounded "
+        f"{rounds} times: {rounds} × {apart / 2:.3f} ÷ √{width} = {_of_outliers(width):.4f}. (A product "
         f"of {2 * _PRODUCT:.0f} or more would cost twice that, and is rarer.)"
     )
 
@@ -120,11 +120,10 @@ def two_keys(width: int = 128) -> None:
         f"The first score is off by {off:.4f}:\n\n```text\n{text}\n```\n\n"
         f"The output is off by {1e3 * moved:.1f} ‰. An error of one score moves the output by that "
         "error × the key's weight × the distance of its value from the output: here "
-        f"{off:.4f} × 0.5 × (3 - 1). With few "
-        "keys that distance is about as large as a row's largest output, and a weight is at most 1; with "
-        f"many keys the weight is small. So of the score's {1e3 * off:.1f} ‰ about as much, at most, reaches "
-        "the output.\n\n"
-        "**The rule for all rungs: add up what each rounding can do at most.** "
+        f"{off:.4f} × 0.5 × (3 - 1). We take that as an estimate of the largest: about "
+        f"{1e3 * off:.1f} ‰. It is no bound: the query's other scores are off too, and values may lie "
+        "farther apart.\n\n"
+        "**The estimate for a rung adds up the largest errors of its roundings.** "
         f"Rung 1 rounds outputs ({1e3 * HALF:.2f} ‰); rung 4 weights too ({2e3 * HALF:.2f}); rung 3 sums of "
         f"scores as well: {1e3 * (2 * HALF + off):.1f} ‰."
     )
@@ -135,18 +134,19 @@ def _two_digits(value: float) -> str:
     return np.format_float_positional(value, 2, unique=False, fractional=False, trim="-")
 
 
-def one_sum(numbers: Sequence[tuple[float, float]] = ((1.328125, 0.765625), (0.703125, 1.109375))) -> None:
+def one_sum(numbers: Sequence[tuple[float, float]] = ((1.328125, 0.765625), (0.703125, 1.078125))) -> None:
     """Show one FP16 sum of rung 3, step by step: each product that comes, and what the rounding takes."""
-    total = np.float16(0)
+    total, whole = np.float16(0), 0.0
     lines = [f"{'product':<30}  {'sum':<8}   {'in FP16':<8}   off by"]
     for a, b in numbers:
         product = float(np.float16(a)) * float(np.float16(b))
-        exact = float(total) + product
+        exact, whole = float(total) + product, whole + product
         total = np.float16(exact)
         comes = f"{float(np.float16(a)):.6f} × {float(np.float16(b)):.6f} = {product:.6f}"
         lines.append(f"{comes:<30}  {exact:.6f}   {float(total):.6f}   {float(total) - exact:+.6f}")
     text = "\n".join(lines)
-    display.say(f"```text\n{text}\n```")
+    off = float(total) - whole
+    display.say(f"```text\n{text}\n```\n\nThe sum is {whole:.6f}; this one is off by {off:+.6f}.")
 
 
 def loud_simulated() -> tuple[float, float]:
@@ -186,8 +186,9 @@ def scores_tested(width: int = 128, tokens: int = 256) -> None:
     most = _of_outliers(width)
     display.say(
         f"**Test** on the CPU, {off.size:,} scores of such inputs: typically off by {typical:.5f}, predicted "
-        f"{HALF / np.sqrt(3):.5f}; at most by {largest:.4f}, predicted up to {most:.4f}. The largest product "
-        f"in that score is {product:.0f}" + ("." if largest <= most else ": larger than was assumed.")
+        f"{HALF / np.sqrt(3):.5f}; the largest error is {largest:.4f}, predicted about {most:.4f}. The "
+        f"largest product in that score is {product:.0f}"
+        + ("." if largest <= most else ": larger than was assumed.")
     )
 
 
@@ -209,15 +210,14 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     within = table["impl"][ratio.index][ratio <= 1.02]
     beyond = [f"{table['impl'][k]} errs by {r:.1f} times as much" for k, r in ratio.items() if r > 1.02]
     figures = ["predicted", "simulated", "error", "limit"]
-    table["limit"], table["share"] = table["error_budget"], table["error"] / table["error_budget"]
+    table["limit"] = table["error_budget"]
     table[figures] = 1e3 * table[figures]
-    shown = {"impl": "Rung", "rounds": "Rounds to FP16", "predicted": "Predicted, at most (‰)"}
+    shown = {"impl": "Rung", "rounds": "Rounds to FP16", "predicted": "Estimated largest (‰)"}
     shown |= {"simulated": "Simulated (‰)", "error": "Measured (‰)", "limit": "The gate's limit (‰)"}
-    shown |= {"share": "Measured ÷ limit"}
-    forms = dict.fromkeys(figures, "{:.2g}") | {"share": "{:.2f}"}
+    forms = dict.fromkeys(figures, "{:.2g}")
     if len(table):
         display.table(table, shown, forms, "Verdict on the predicted errors, ‰ of a row's largest output")
-    said = [f"the prediction holds for {listed(within)}"] if len(within) else []
+    said = [f"errors stay within the estimate with {listed(within)}"] if len(within) else []
     text = f"**Verdict on the predictions**: {'; '.join([*said, *beyond]) or 'none was measured'}."
     if packed == packed:
         text += _simulated(float(found["error"]["3_half2"]), packed)
@@ -242,19 +242,45 @@ def kept(some: Rows) -> None:
 
 
 def _by_limit(some: Rows) -> str:
-    """Which kernels keep the gate's limit for their format, and how near to it they come."""
+    """Which kernels keep the gate's limit for their format."""
     judged = some[some["error_budget"] > 0]
     out = judged[judged["error"] > judged["error_budget"]]
     text = f"**Verdict by the gate**: {len(judged) - len(out)} of {len(judged)} kernels keep the limit of "
     text += "their format" + (f"; wrong: {listed(out['impl'])}." if len(out) else ".")
-    share = (judged["error"] / judged["error_budget"]).max()
-    text += f" They come to {share:.2f} of it at most." if len(judged) and not len(out) else ""
     own = judged[(judged["impl"] == "3_half2") & judged["error"].le(judged["error_budget"])]
     others = judged[judged["impl"] != "3_half2"]["error_budget"]
     if len(own) and len(others) and own["error"].iloc[0] > others.max():
         text += " 3_half2 is right only as a kernel whose sums are FP16: in one that promises FP32 sums the "
         text += "same error would be a fault."
     return text
+
+
+def limits_explained(here: Lab, some: Rows, seq: int) -> None:
+    """Say once which limit applies to whom, with the recorded limits at `seq` tokens."""
+    by = some.drop_duplicates("impl").set_index("impl")["error_budget"].astype(float)
+    cases = [c for c in here.cases("attention") if c.operator == "attention" and c.format == "bf16"]
+    brain = here.measure("attention", [c for c in cases if c.seq == seq]) if cases else pd.DataFrame()
+    rest = by.drop("3_half2", errors="ignore")
+    lines = [
+        ("rungs but 3_half2, and libraries", "outputs and weights, to FP16", rest.max()),
+        ("3_half2", "these, and sums of scores, to FP16", by.get("3_half2", np.nan)),
+        ("builds for bfloat16", "outputs and weights, to bfloat16", np.nan),
+    ]
+    if len(brain) and brain["error_budget"].notna().any():
+        lines[-1] = (*lines[-1][:2], float(brain["error_budget"].max()))
+    table = pd.DataFrame(lines, columns=["who", "rounds", "limit"])
+    table["limit"] *= 1e3
+    names = {"who": "Kernels", "rounds": "Their plain computation rounds"}
+    names |= {"limit": f"Limit, {seq:,} tokens (‰)"}
+    display.say(
+        "**Which limit applies to whom.** A kernel's limit is twice the error of a plain computation on the "
+        "same inputs; what that rounds goes by what the kernel's source declares. There are three:"
+    )
+    display.table(table, names, {"limit": "{:.1f}"}, "The gate's limits, ‰ of a row's largest output")
+    display.say(
+        "1_scalar, 2_tiled and torch.sdpa_math keep weights in FP32. They are held to the first limit all "
+        "the same, which is wider than they need."
+    )
 
 
 def beside_torch(here: Lab, seq: int) -> Rows:
@@ -301,9 +327,8 @@ def _held_to(exact: Rows, half: float) -> str:
     if not limit > own or exact["error"].max() > half:
         return ""
     return (
-        f" The gate still allows them {1e3 * limit:.1f} ‰: it has one limit for every kernel that adds in "
-        "FP32, that of FP16 weights, which tensor cores need. Twice their own rounding would be "
-        f"{1e3 * own:.2f} ‰; they keep that too, but an error between the two would pass in them."
+        f" The gate still allows them {1e3 * limit:.1f} ‰, the limit of FP16 weights. Twice their own "
+        f"rounding would be {1e3 * own:.2f} ‰; they keep that too, but an error between the two would pass."
     )
 
 
@@ -356,16 +381,9 @@ def in_bf16(here: Lab, seq: int) -> None:
     text += f"{1e3 * error:.1f} ‰ on this prompt; the plain computation, with "
     text += f"weights and outputs in bfloat16, by {1e3 * limit / 2:.1f}, "
     worst = float((own["error"] / own["error_budget"]).max())
-    text += f"and the limit is {1e3 * limit:.1f} ‰. They come to {worst:.2f} of it at most"
+    worst = float((own["error"] / own["error_budget"]).max())
+    text += f"and the limit is {1e3 * limit:.1f} ‰"
     display.say(f"{text}: " + ("all keep it." if worst <= 1 else "not all keep it."))
-
-
-def over_plain(here: Lab) -> float:
-    """How many times as much a rung errs at most as half the gate's limit for it, on any recorded shape."""
-    cases = [c for c in here.cases("attention") if c.operator == "attention"]
-    rows = here.measure("attention", cases) if cases else pd.DataFrame()
-    own = rows[rows["kind"].eq("own")] if len(rows) else rows
-    return float((2 * own["error"] / own["error_budget"]).max()) if len(own) else float("nan")
 
 
 def nearer_than_torch(some: Rows, half: float) -> None:

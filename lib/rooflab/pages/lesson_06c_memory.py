@@ -21,14 +21,7 @@ def memory(answers: Any, rungs: list[Any]) -> None:
     text = "Stored, the scores of a prompt of n tokens are n² numbers for each head. The online softmax "
     text += "stores none "
     text += f"of them. {_memory_growth(found, rungs)}"
-    own = [name for name in wide.index if name in rungs]
-    if own:
-        most = wide.columns.max()
-        display.say(
-            f"All scores of a prompt of {most:,} tokens would take {scores[most]:,.0f} MB. A call of "
-            f"{own[0]} takes {wide.loc[own[0], most]:,.0f} MB, its output included."
-        )
-    display.fold_parts("What a call takes, by the prompt's length", [text, table])
+    display.fold_parts("Memory by the prompt's length", [text, table])
 
 
 def _memory_growth(memory: Rows, rungs: list[Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,27 +16,50 @@ from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.studies import attention_work
 from rooflab.view import display, plot
+from rooflab.words import counted
 
-_FP16_SUMS = "3_half2"  # the rung that adds up scores in FP16
+FP16_SUMS = "3_half2"  # the rung that adds up scores in FP16
+
+
+class Inputs(NamedTuple):
+    """One of the source's shapes with random numbers of the CPU's: exact outputs, and in their RMS the errors
+    of rounding the output alone and of a plain computation that adds up scores in FP16 too.
+    """
+
+    words: str
+    shape: study.Shape
+    q: Any
+    k: Any
+    v: Any
+    expected: Any
+    rms: float
+    rounding: float
+    sums: float
 
 
 @functools.cache
-def sums_limits() -> dict[str, float]:
-    """By shape in words: the gate's limit for a kernel that adds up scores in FP16, in RMS of the outputs.
-    It is twice the error of a plain computation that does so, on random numbers of the CPU's.
-    """
-    found = {}
+def on_cpu() -> tuple[Inputs, ...]:
+    """Every shape of the source's, computed here."""
+    found = []
     for case in asks.tolerance():
-        if case.impl != _FP16_SUMS:
+        if case.impl != FP16_SUMS:
             continue
         shape = study.shape_of(case)
         with ops.on("cpu"):
             q, k, v = attention_work.operands(shape)
             expected = attention_work.exact(q, k, v, shape)
             plain = _half(attention_work.exact(q, k, v, shape, _half, packed=True))
-        off = abs(plain - expected).max() / np.sqrt((expected**2).mean())
-        found[analysis.in_words(case)] = 2 * float(off)
-    return found
+        rms = float(np.sqrt((expected**2).mean()))
+        rounding, sums = (float(abs(x - expected).max()) / rms for x in (_half(expected), plain))
+        found.append(Inputs(analysis.in_words(case), shape, q, k, v, expected, rms, rounding, sums))
+    return tuple(found)
+
+
+def sums_limits() -> dict[str, float]:
+    """By shape in words: the gate's limit for a kernel that adds up scores in FP16, in RMS of the outputs.
+    It is twice the error of a plain computation that does so, on random numbers of the CPU's.
+    """
+    return {each.words: 2 * each.sums for each in on_cpu()}
 
 
 def _half(x: Any) -> Any:
@@ -49,9 +72,9 @@ def share(found: Rows) -> pd.Series:
     costs, the least that the gate allows; for rung 3 that of FP16 sums, where it is wider.
     """
     limit = 2 * found.groupby("config")["rounding"].transform("max")
-    if (found["impl"] == _FP16_SUMS).any():
+    if (found["impl"] == FP16_SUMS).any():
         wide = found["config"].map(sums_limits())
-        limit = limit.where(found["impl"] != _FP16_SUMS, np.fmax(limit, wide))
+        limit = limit.where(found["impl"] != FP16_SUMS, np.fmax(limit, wide))
     return found["worst_rms"] / limit
 
 
@@ -73,42 +96,41 @@ def over_limit(found: Rows, gpu: str) -> None:
     plot.show(
         fig,
         f"{title}, on {gpu}: a dot for each of the source's {found['config'].nunique()} shapes that a kernel "
-        "can do. Kernels with equal dots share a line. Right of the line, at 1, the gate stops a kernel.",
+        "can do. Kernels whose dots are equal where both can do a shape share a line. Right of the line, at "
+        "1, the gate stops a kernel.",
     )
-    display.say(_kept(found, shares, over) + _where_from(found))
+    display.say(_kept(over) + _where_from(found))
 
 
-def _kept(found: Rows, shares: pd.Series, over: pd.Series) -> str:
-    """Which kernels keep the gate's limit on the source's shapes, and how near they come."""
+def _kept(over: pd.Series) -> str:
+    """Which kernels keep the gate's limit on the source's shapes."""
     out = over[over > 1]
-    text = f"**{len(over) - len(out)} of {len(over)} kernels keep the gate's limit on every shape**"
-    text += f"; beyond it: {', '.join(out.index)}. " if len(out) else ". "
-    rest = over.drop(_FP16_SUMS, errors="ignore")
-    peers = rest[[name for name in rest.index if name in asks.SDPA]]
-    if len(rest):
-        text += f"Those that add in FP32 come to {rest.max():.2f} of it at most"
-        text += f" (torch's own: {peers.max():.2f}). " if len(peers) else ". "
-    mine = shares[found["impl"] == _FP16_SUMS].dropna()
-    if len(mine):
-        worst = found.loc[mine.idxmax(), "config"]
-        text += f"{_FP16_SUMS} comes to {over[_FP16_SUMS]:.2f} of its own limit, on {worst}. "
-    return text
+    text = (
+        f"**{len(over) - len(out)} of {len(over)} kernels** ({who_are(over.index)}) **keep the gate's limit "
+    )
+    return text + "on every shape**" + (f"; beyond it: {', '.join(out.index)}." if len(out) else ".")
+
+
+def who_are(impls: Any) -> str:
+    """Kernels as so many rungs and so many of the libraries'."""
+    own = sum(str(name)[0].isdigit() for name in impls)
+    parts = [counted(own, "rung")] if own else []
+    return " and ".join([*parts, f"{len(impls) - own} of libraries"] if own < len(impls) else parts)
 
 
 def _where_from(found: Rows) -> str:
     """Where the limits of the source's shapes come from, which the recording lacks."""
     text = (
-        "\n\n*Where these limits come from.* The recording has none for these shapes. For sums in FP32 the "
+        "\n\n*The limits here* are not of the recording, which has none for these shapes. For sums in FP32 "
     )
-    text += "limit is at least twice what rounding the output costs; that least is drawn. "
-    if (found["impl"] != _FP16_SUMS).all():
+    text += "the least that the limit can be is drawn: twice what rounding the output costs, in RMS. "
+    if (found["impl"] != FP16_SUMS).all():
         return text
     least = 2 * found.groupby("config")["rounding"].max()
     wide = pd.Series(sums_limits()).reindex(least.index) / least
     return text + (
-        f"{_FP16_SUMS} has a limit of its own: twice the error of a plain computation that adds up scores in "
-        "FP16 too, run here on the CPU, with random numbers of its own. It is up to "
-        f"{wide.max():.1f} times as wide, on {wide.idxmax()}."
+        f"For {FP16_SUMS} the plain computation with FP16 sums was run here, on the CPU, with random numbers "
+        f"of its own; its limit is up to {wide.max():.1f} times as wide."
     )
 
 
@@ -171,7 +193,7 @@ def against_allowances(found: Rows, order: list[Any], rungs: list[Any]) -> None:
     """Say which kernels exceed each of the source's allowances."""
     worst = found.groupby("impl")["worst_rms"].max()
     floor = found["rounding"].max()
-    text = f"**The source's allowances** are in RMS. An output {floor / HALF:.1f} times as large is off by "
+    text = f"**The source's allowances** are in RMS. An output {floor / HALF:.1f} times the RMS is off by "
     text += f"up to {floor / HALF:.1f} × {1e3 * HALF:.2f} = {1e3 * floor:.1f} ‰ by rounding to FP16 alone; "
     text += "the source's outputs are FP32.\n\n"
     for name, allowed in asks.TOLERANCES.items():

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from rooflab.hardware import crossover
-from rooflab.hardware import device as devices
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import NEAR, SOURCES, Opening, Rows, lesson_10b, one_line, spread
+from rooflab.pages.lesson_10c_memory import capacity_gb, left_gb
 from rooflab.studies import links, split
 from rooflab.view import display, explorer, plot
 from rooflab.words import FORMATS, listed
@@ -56,17 +55,9 @@ def _gains(found: Rows) -> Rows:
     return found.assign(gain=gains, title=titles).reset_index(drop=True)
 
 
-def weights_gb(model: str, format: str, gpus: int = 1) -> float:
-    """Weights that a GPU holds, in 10^9 bytes: its share of the layers, and embedding and head whole."""
-    shape = model_shapes.get(model)
-    head = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[split.HEAD]
-    body = model_shapes.weight_bytes(shape, format, split.HEAD) - head
-    return float(body / gpus + (1 if shape.tied else 2) * head) / 1e9
-
-
 def opening(rows: Rows, here: Lab) -> Opening:
-    """What the fused way brings to the models that gain most and least, and which fit no single GPU; the
-    gains.
+    """What the fused way brings to the models that gain most and least, and to those that one GPU was not
+    timed with; the gains.
     """
     found, gpu = tokens(rows), here.run["gpu"]
     by = found.set_index(["title", "impl"])
@@ -81,21 +72,32 @@ def opening(rows: Rows, here: Lab) -> Opening:
         before = by.loc[least["title"], split.SEPARATE]["gain"]
         answer += f". {least['title']} gains least, {least['gain']:.2f} times (with none of the three "
         answer += f"{before:.2f} times)"
-    answer += f".{_no_single(found)}"
+    answer += f".{_on_two_alone(found, here)}"
     able = (
-        "say how many GPUs a model needs for its memory, and what a second one brings to its speed",
+        "say how many GPUs a model needs for its weights and KV cache",
         "move a sum over GPUs into the kernel that needs it, and count the launches that this spares",
-        "predict a token and a prompt on several GPUs from bytes, FLOPs and sums",
+        "bound a token and a prompt on several GPUs by bytes, FLOPs and sums, and say what is left out",
     )
     return answer, able, _chart(found, gpu)
 
 
-def _no_single(found: Rows) -> str:
-    """The models that were timed on two GPUs alone, with their tokens a second by the fused way; or ""."""
-    held = set(found.loc[found["impl"] == links.ALONE, "title"])
-    mine = found[(found["impl"] == split.FUSED) & ~found["title"].isin(held)]
-    said = listed(f"{row.title} makes {row.tok_s:,.0f} on two" for row in mine.itertuples())
-    return f" {said} and fits no single GPU." if len(mine) == 1 else f" {said}." if len(mine) else ""
+def _on_two_alone(found: Rows, here: Lab) -> str:
+    """The models that were timed on two GPUs alone: their tokens a second by the fused way, and whether one
+    GPU would hold their weights; or "".
+    """
+    mine = found[(found["impl"] == split.FUSED) & ~found["title"].isin(_alone(found))]
+    held, parts = capacity_gb(here.run_of("split")), []
+    for row in mine.itertuples():
+        left = left_gb(str(row.model), str(row.format), held)
+        why = f"was not timed on one, although its weights would leave {left:.1f} GB of the memory"
+        why = "fits no single one" if left < 0 else why
+        parts.append(f"{row.title} makes {row.tok_s:,.0f} on two" + (f" and {why}" if left == left else ""))
+    return f" {listed(parts)}." if parts else ""
+
+
+def _alone(found: Rows) -> set[str]:
+    """The models that one GPU was timed with."""
+    return set(found.loc[found["impl"] == links.ALONE, "title"])
 
 
 def _chart(found: Rows, gpu: Any) -> Any:
@@ -110,66 +112,20 @@ def _chart(found: Rows, gpu: Any) -> Any:
     }
     plot.grouped(ax, names, parts, most=2.0, form=".2f")
     plot.roof_line(ax, 1.0, "one GPU", vertical=True)
-    _off_the_line(ax, 1.0)
+    plot.off_the_line(ax, 1.0)
     ends = shared.groupby("impl")["gain"].agg(["min", "max"])
     told = "; ".join(
         f"{says} {ends['min'][impl]:.2f} to {ends['max'][impl]:.2f}"
-        for impl, says in reversed(WAYS.items())
+        for impl, says in WAYS.items()
         if impl in ends.index
     )
     return fig, f"{caption}, {gpu}, {plot.dates(shared)}: {told}. Dashed: one GPU."
-
-
-def _off_the_line(ax: Axes, line: float) -> None:
-    """Move the numbers of bars that end just before a vertical line to its other side."""
-    most = ax.get_xlim()[1]
-    for text in ax.texts:
-        at = text.get_position()[0]
-        if text.get_gid() != "roof" and at < line < at + 0.015 * most * len(text.get_text()):
-            text.set_x(line + most / 100)
 
 
 def facts(here: Lab) -> None:
     """Show whose figures these are, and what joins the GPUs."""
     run = here.run_of("split")
     one_line({"GPU": " · ".join([run["gpu"], SOURCES[here.mode], f"run {run['run']}", str(run["note"])])})
-
-
-def memory(rows: Rows, gpu: Any) -> None:
-    """Draw the weights that each model puts on a GPU, alone and with another, beside the GPU's memory; the
-    numbers in a fold.
-    """
-    spec = devices.match(str(gpu))
-    held_gb = spec.memory_gb if spec else float("nan")
-    kinds = list(dict.fromkeys(zip(tokens(rows)["model"], tokens(rows)["format"], strict=True)))
-    table = pd.DataFrame({"title": [title(*kind) for kind in kinds]})
-    for gpus in (1, 2, 4):
-        table[str(gpus)] = [weights_gb(*kind, gpus) for kind in kinds]
-    table["least"] = [
-        next((n for n in (1, 2, 4, 8) if weights_gb(*kind, n) < 0.95 * held_gb), np.nan) for kind in kinds
-    ]
-    caption = "Weights in a GPU's memory"
-    fig, ax = plot.figure("GB", title=caption, height=1.3 + 0.4 * len(table))
-    parts = {"one GPU": table["1"], "each of two": table["2"]}
-    plot.grouped(
-        ax, list(table["title"]), parts, most=1.1 * max(held_gb, float(table["1"].max())), form=".1f"
-    )
-    if held_gb == held_gb:
-        plot.roof_line(ax, held_gb, f"{held_gb:.0f} GB", vertical=True)
-        _off_the_line(ax, held_gb)
-    large = table[table["least"] > 1]
-    fits = f"{listed(large['title'])} fits no single {gpu}" if len(large) else f"Each fits one {gpu}"
-    over = ""
-    if len(large) == 1:
-        more = float(large["1"].iloc[0]) - held_gb
-        over = f": its weights alone are {abs(more):.1f} GB {'more' if more > 0 else 'less'} than the memory"
-        over += ", and the KV cache and activations come on top"
-    display.say(f"**{fits}**{over}.")
-    plot.show(fig, f"{caption}, {gpu}. Dashed: its memory, {held_gb:.0f} GB.")
-    columns = {"title": "Model", "1": "On one GPU (GB)", "2": "On each of two", "4": "On each of four"}
-    columns |= {"least": "GPUs needed"}
-    forms = {"title": "", "1": "{:.1f}", "2": "{:.1f}", "4": "{:.1f}", "least": "{:.0f}"}
-    display.table(table, columns, forms, f"Weights in memory; {gpu}: {held_gb:.0f} GB", folded=True)
 
 
 def predicted(rows: Rows) -> None:
@@ -234,16 +190,31 @@ def pays(rows: Rows, gpu: Any) -> None:
         who = "every way" if len(good) == len(WAYS) else f"{listed(good)} alone" if good else "none"
         ways.setdefault(who, []).append(str(name))
     said = "; ".join(f"with {who} for {listed(names)}" for who, names in ways.items())
-    display.say(f"**On the {gpu} a second GPU pays** {said}.{_promised(found)}{_too_large(found)}")
+    display.say(
+        f"**On the {gpu} a second GPU pays** {said}.{_beaten(found)}{_promised(found)}{_of_its_bound(found)}"
+    )
 
 
-def _too_large(found: Rows) -> str:
-    """What two GPUs make of models that fit no single one."""
-    text = ""
+def _beaten(found: Rows) -> str:
+    """The models on which the fused way is not the fastest, with the times of a token."""
+    by = found.pivot_table("median_us", "title", "impl", sort=False)
+    if not {split.FUSED, split.SEPARATE} <= set(by):
+        return ""
+    slower = by[by[split.FUSED] >= by[split.SEPARATE]]
+    said = [
+        f"{name} ({row[split.FUSED]:,.0f} against {row[split.SEPARATE]:,.0f} µs)"
+        for name, row in slower.iterrows()
+    ]
+    return f" The fused way is no faster than {WAYS[split.SEPARATE]} for {listed(said)}." if said else ""
+
+
+def _of_its_bound(found: Rows) -> str:
+    """What share of their bound two GPUs reach on models that one was not timed with."""
+    text, held = "", _alone(found)
     for name, part in found.groupby("title", sort=False):
-        if links.ALONE not in set(part["impl"]):
+        if name not in held:
             best = part.loc[part["median_us"].idxmin()]
-            text += f" {name}, which fits no single one, reaches "
+            text += f" {name}, timed on two alone, reaches "
             text += f"{best['predicted_us'] / best['median_us']:.0%} of its bound."
     return text
 
@@ -274,8 +245,8 @@ def _promised(found: Rows) -> str:
     if near.all() or not (over > 1).all():
         return f"{text}."
     return (
-        f"{text}: where it fails, two GPUs take {over.min():.1f} to {over.max():.1f} times their bound, "
-        "which counts no launch but the sums'."
+        f"{text}. Where it fails, two GPUs take {over.min():.1f} to {over.max():.1f} times their bound. The "
+        "bound counts bytes and crossings, no launch; what the rest of the time goes into was not measured."
     )
 
 
@@ -345,10 +316,12 @@ def prompts_held(rows: Rows, gpu: Any) -> None:
         promised = one["predicted_us"] / two["predicted_us"]
         shape = model_shapes.get(str(two["model"]))
         sums = 2 * shape.layers * split.sum_us(links.NCCL, 2 * shape.hidden * int(seq), 2)
-        lines.append((f"{name}, {int(seq):,} tokens", promised, two["gain"], sums / two["predicted_us"]))
+        over = [each["median_us"] / each["predicted_us"] for each in (one, two)]
+        label = f"{name}, {int(seq):,} tokens"
+        lines.append((label, promised, two["gain"], sums / two["predicted_us"], over))
     if not lines:
         return
-    names, promised, gains, shares = (list(each) for each in zip(*lines, strict=True))
+    names, promised, gains, shares, over = (list(each) for each in zip(*lines, strict=True))
     caption = "A prompt on two GPUs, times one GPU's speed"
     fig, ax = plot.figure("times one GPU's speed", title=caption, height=1.3 + 0.4 * len(names))
     plot.grouped(ax, names, {"predicted": promised, "measured": gains}, most=2.2, form=".2f")
@@ -356,9 +329,19 @@ def prompts_held(rows: Rows, gpu: Any) -> None:
     display.say(
         f"**Two GPUs read a prompt {min(gains):.2f} to {max(gains):.2f} times as fast as one**; promised "
         f"were {min(promised):.2f} to {max(promised):.2f}, which holds within {NEAR - 1:.0%} for {sum(near)} "
-        f"of {len(near)} prompts. Sums are {min(shares):.0%} to {max(shares):.0%} of the bound on two."
+        f"of {len(near)} prompts. Sums are {min(shares):.0%} to {max(shares):.0%} of the bound on two. "
+        f"{_both_late(over)}"
     )
     plot.show(fig, f"{caption}, {gpu}, {plot.dates(found)}.")
+
+
+def _both_late(over: list[list[float]]) -> str:
+    """How far prompts are from their bounds, on one GPU and on two, and what that means for the ratio."""
+    ends = [f"{min(each):.2f} to {max(each):.2f}" for each in zip(*over, strict=True)]
+    text = f"One GPU takes {ends[0]} times its bound, two take {ends[1]} times theirs"
+    alike = all(1 / NEAR < one / two < NEAR for one, two in over)
+    late = min(map(min, over)) > NEAR
+    return text + (": the ratio of the times is predicted, the times are not." if alike and late else ".")
 
 
 def explored(rows: Rows, here: Lab) -> explorer.Explorer:

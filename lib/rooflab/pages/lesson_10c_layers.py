@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from rooflab.numerics import model_shapes
-from rooflab.pages import Rows
+from rooflab.pages import Rows, four_gpus
 from rooflab.pages.lesson_10c import WAYS, tokens
 from rooflab.pages.lesson_10c_handover import INSIDE
 from rooflab.studies import links, split
@@ -28,67 +28,82 @@ def half_a_head(rows: Rows) -> None:
     head = _layers(rows)["head"].dropna()
     if len(head):
         display.say(
-            f"**Half a head** takes {head.min():.1f} to {head.max():.1f} µs less for each layer of the "
-            "model, by its bytes. It is read once a token; its time is shared among the layers here, to "
-            "compare it with other savings."
+            f"**Half a head instead of a whole one saves {head.min():.1f} to {head.max():.1f} µs a layer, by "
+            "arithmetic**: the bytes that are not read, at the datasheet's bandwidth, shared among the "
+            "layers to compare it with other savings. The kernel that puts the shares together takes some of "
+            "it back; it was not timed by itself."
         )
 
 
 def excess(rows: Rows, gpu: Any) -> None:
-    """Say where most of what the fused way saves a layer comes from, in a chart; what is open; and, folded,
-    the figures and what each model's layers take above their bound.
+    """Say how much of what the fused way saves a layer sums and head account for, in a chart; that the rest
+    is not explained; and, folded, the figures and what each model's layers take above their bound.
     """
     found = _layers(rows)
     table = _with_rest(found, rows).sort_values("saved", ascending=False).reset_index(drop=True)
-    separate, inside = (len(row) for row in handovers.by_way().values())
     usual, few = _usual(found.set_index("title")["saved"].sort_values())
+    separate, inside = (len(row) for row in handovers.by_way().values())
     display.say(
-        f"{_by_elimination(table, usual)}Against {WAYS[split.SEPARATE]}, {WAYS[split.FUSED]} saves "
-        f"{_of_models(usual, few)}. It changes three things at once: sums move into norms, the head is "
-        f"split, and launches become dependent ones and fewer, {inside} in the place of {separate}. The "
-        "first two have a measure of their own. **Not measured: dependent launches alone, or any two of the "
-        "three.** So the rest is the launches' only if the three do not help each other."
+        f"{_unexplained(table, usual)}Against {WAYS[split.SEPARATE]}, {WAYS[split.FUSED]} saves "
+        f"{_of_models(usual, few)}. It changes three things at once: sums move into norms, which the "
+        "hand-overs measure; the head is split, which is arithmetic; and launches become dependent ones and "
+        f"fewer, {inside} in the place of {separate}. Launches alone, or any two of the three, were not "
+        "measured."
     )
-    _chart(table[table["title"].isin(usual.index)], gpu)
-    if len(few):
-        display.say(
-            f"**Open**: {_little(few)} a layer, although the same launches are spared. Why is not known."
-        )
+    _chart(table, gpu)
+    display.say(_open(table, few, separate - inside))
     display.fold_parts("The figures, and what layers take above their bound", _figures(table))
 
 
-def _by_elimination(table: Rows, usual: Rows) -> str:
-    """Which part of the saving neither sums nor head can be, over the models that save much; "" if small."""
+def _open(table: Rows, few: Rows, spared: int) -> str:
+    """That the rest differs by model, which the number of launches does not; who saves little."""
+    rest = table["rest"].dropna()
+    text = "**The rest is not explained.** "
+    if len(rest) > 1:
+        text += f"The same {spared} launches are spared in each model"
+        text += ", two of them by the sums and counted there" if table["sums"].notna().all() else ""
+        ends = " to ".join(f"{us:.1f}" for us in (rest.min(), rest.max())).replace("-", "−")
+        text += f"; yet the rest is {ends} µs a layer. So their number alone does not explain it. "
+    return (text + (f"{_little(few)} a layer in all." if len(few) else "")).strip()
+
+
+def _unexplained(table: Rows, usual: Rows) -> str:
+    """Which share of the saving is neither sums nor head, over the models that save much; "" if small."""
     mine = table[table["title"].isin(usual.index)]
     part = (mine["rest"] / mine["saved"]).dropna()
-    if part.empty or part.min() < 0.5:
+    if part.empty or part.min() < 0.5 or mine["sums"].isna().any():
         return ""
     return (
-        f"**It is mostly the launches, by elimination**: {part.min():.0%} to {part.max():.0%} of what a "
-        "layer saves is more than sums and head could bring. "
+        f"**Sums and head account for less than half**: {part.min():.0%} to {part.max():.0%} of what a layer "
+        "saves is more than they could bring. "
     )
 
 
 def _chart(table: Rows, gpu: Any) -> None:
-    """Draw what a layer saves, in parts: sums and head by their own measures, and the rest."""
-    mine = table[table["rest"] >= 0]
-    if mine.empty:
-        return
+    """Draw what a layer saves of each model, beside what sums and head account for."""
     caption = "What the fused way saves a layer"
-    fig, ax = plot.figure("µs a layer", title=caption, height=1.3 + 0.45 * len(mine))
-    parts = {"two sums": mine["sums"], "half a head": mine["head"], "the rest": mine["rest"]}
-    plot.stacked(ax, list(mine["title"]), parts, "µs a layer")
+    fig, ax = plot.figure("µs a layer", title=caption, height=1.3 + 0.55 * len(table))
+    parts = {
+        "measured": table["saved"],
+        "two sums, by the hand-overs": table["sums"],
+        "half a head, arithmetic": table["head"],
+    }
+    ends = table[["saved", "sums", "head"]].to_numpy(float)
+    plot.grouped(ax, list(table["title"]), parts, most=1.15 * float(np.nanmax(ends)), form=".1f")
+    ax.set_xlim(left=min(0.0, 1.15 * float(np.nanmin(ends))))
+    for text in ax.texts:  # the number of a loss right of the axis
+        text.set_x(max(text.get_position()[0], float(np.nanmax(ends)) / 100))
     plot.show(
         fig,
-        f"{caption}, {gpu}: sums as the hand-over of the width nearest to the model's saves, the head by its "
-        "bytes.",
+        f"{caption}, {gpu}: sums as the hand-over of the width nearest to the model's "
+        "saves, the head by its bytes.",
     )
 
 
 def _figures(table: Rows) -> list[Any]:
     """What backs the chart: the parts of what is saved, time above the bound, and where that is longest."""
     columns = {"title": "Model", "saved": "Saved, measured", "sums": "Two sums, by the hand-overs"}
-    columns |= {"head": "Half a head, by its bytes", "rest": "The rest"}
+    columns |= {"head": "Half a head, arithmetic", "rest": "The rest"}
     forms = {"title": "", **dict.fromkeys(("saved", "sums", "head", "rest"), "{:.1f}")}
     above = {"title": "Model", "bound": "Bound, the fused way", "over": "Above it"}
     above |= {"share": "Share of the bound", "alone": "One GPU, above its bound"}
@@ -199,28 +214,28 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     lost = list(nccl.loc[nccl["gain"] < 1, "title"])
     verb = "is" if len(lost) == 1 else "are"
     said = f" {listed(lost)} {verb} slower on two with NCCL, whole heads and plain launches." if lost else ""
-    display.say(
+    lines = [
         f"- On two GPUs ({gpu}) a token is {fused['gain'].min():.2f} to {fused['gain'].max():.2f} times as "
-        f"fast as on one, by {WAYS[split.FUSED]}.{said}\n"
-        f"- {_all(rows)}\n"
+        f"fast as on one, by {WAYS[split.FUSED]}.{said}",
+        f"- {_all(rows)}",
+        four_gpus.takeaway(rows, gpu),
         "- A token exchanges a few KiB a layer, so latency decides; a prompt exchanges thousands of rows, so "
-        "the link's rate does."
-    )
+        "the link's rate does.",
+    ]
+    display.say("\n".join(filter(None, lines)))
 
 
 def _all(rows: Rows) -> str:
-    """What the three changes save a layer together, and what sums and head could save of it."""
+    """What the three changes save a layer together, and what sums and head account for."""
     found = _layers(rows)
     usual, few = _usual(found.set_index("title")["saved"].sort_values())
     text = "Fewer launches that overlap, a sum in the kernel that needs it and a split head together save "
     text += _of_models(usual, few, ".0f")
     text += f" ({_little(few)})" if len(few) else ""
     sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()
-    parts = [f"the sums could save {_ends(sums)}"] if len(sums) else []
-    parts.append(f"the split head {'' if parts else 'could save '}{_ends(found['head'])}")
-    mostly = _by_elimination(_with_rest(found, rows), usual)
-    text += ", by elimination mostly the launches" if mostly else ""
-    return f"{text}. Of it {' and '.join(parts)}."
+    parts = [f"the sums account for {_ends(sums)}"] if len(sums) else []
+    parts.append(f"the split head {'' if parts else 'accounts '}for {_ends(found['head'])} by arithmetic")
+    return f"{text}. Of it {' and '.join(parts)}; the rest is not explained."
 
 
 def _ends(us: Rows) -> str:

@@ -130,6 +130,15 @@ def roof_line(ax: Axes, value: float, label: str, *, vertical: bool = False, whe
         ax.plot([0.5], [above], alpha=0, transform=ax.get_yaxis_transform(), gid="room")
 
 
+def off_the_line(ax: Axes, line: float) -> None:
+    """Move the numbers of horizontal bars that end just before a vertical line to its other side."""
+    most = ax.get_xlim()[1]
+    for text in ax.texts:
+        at = text.get_position()[0]
+        if text.get_gid() != "roof" and at < line < at + 0.015 * most * len(text.get_text()):
+            text.set_x(line + most / 100)
+
+
 def label_ends(ax: Axes) -> None:
     """Write each series' label beside its last point, in its colour, instead of a legend.
 

@@ -46,6 +46,7 @@ def nan_leak() -> Drawing:
         for x, out in ((right, whole[q]), (right + 122, alone[q])):
             words, fill = ("NaN", AMBER) if np.isnan(out) else (f"{out:.3g}", GREY)
             canvas.cell(x, y, 72, tall, words, fill, 12)
+    canvas.text(left, top + keys * tall + 18, "orange: a NaN, or a weight of 0 that meets one", svg.SMALL)
     lost = [q for q in range(keys) if np.isnan(whole[q]) and not np.isnan(alone[q])]
     says = (
         f"{keys} queries and keys; the value of key {keys - 1} is NaN, and query {keys - 1} alone sees it. "

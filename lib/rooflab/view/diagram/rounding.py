@@ -41,7 +41,7 @@ def two_orders(numbers: Sequence[float] = NUMBERS) -> Drawing:
     for (name, chain), fill in zip(chains.items(), (AMBER, SKY), strict=True):
         canvas.cell(0, y + 3, 12, 12, "", fill)
         canvas.text(20, y + 13, f"{name}:", svg.TEXT, bold=True)
-        canvas.text(142, y + 13, " → ".join(f"{value:.7g}" for value in chain))
+        canvas.text(142, y + 13, " → ".join(f"{value:.6f}".rstrip("0").rstrip(".") for value in chain))
         y += 22
     canvas.cell(0, y + 3, 12, 12, "", BLUE)
     canvas.text(20, y + 13, "exact:", svg.TEXT, bold=True)

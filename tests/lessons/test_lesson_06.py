@@ -304,7 +304,7 @@ def test_rungs_and_faults_are_set_beside_one_limit_on_the_same_shapes(h200, monk
     assert sums.startswith(f"{shares['3_half2']:.2f}") and near.startswith(
         f"{shares.drop('3_half2').max():.2f}"
     )
-    assert "Each limit lies between right and wrong" in told[0] and "several shapes" in told[0]
+    assert "each limit lies between right and wrong" in told[0] and "several shapes" in told[0]
     lesson_06c_faults.nearness(found.assign(worst_rms=found["worst_rms"] * 2))
     assert "does not lie between right and wrong" in told[1]
     lesson_06c_faults.nearness(found[found["impl"] != "3_half2"])

@@ -21,7 +21,7 @@ from rooflab.view import display, plot
 from rooflab.words import listed
 
 HALF = 2.0**-11  # the most that rounding to FP16 moves a number, over the number
-_LEAST_LIMIT = 2.0**-10  # of a row's largest output: the gate allows FP16 no less
+LEAST_LIMIT = 2.0**-10  # of a row's largest output: the gate allows FP16 no less
 _PRODUCT = 64.0  # of two outliers, each four times a random number of about 2
 _LABEL = 30  # letters of a line beside a chart
 
@@ -200,7 +200,7 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     rounds |= {"3_half2": "outputs, weights, sums of scores"}
     found = some.drop_duplicates("impl").set_index("impl")
     packed = float(found["error_budget"].get("3_half2", np.nan)) / 2
-    if not 2 * packed > _LEAST_LIMIT:  # then the limit is not twice what the simulation errs by
+    if not 2 * packed > LEAST_LIMIT:  # then the limit is not twice what the simulation errs by
         packed = np.nan
     names = [name for name in rounds if name in found.index]
     table = found.loc[names, ["error", "error_budget"]].reset_index(names="impl")

@@ -11,7 +11,7 @@ import pandas as pd
 from rooflab import ops
 from rooflab.analysis import attention as analysis
 from rooflab.pages import Rows
-from rooflab.pages.lesson_06c_limits import HALF, all_of
+from rooflab.pages.lesson_06c_limits import HALF, LEAST_LIMIT, all_of
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.studies import attention_work
@@ -22,8 +22,9 @@ FP16_SUMS = "3_half2"  # the rung that adds up scores in FP16
 
 
 class Inputs(NamedTuple):
-    """One of the source's shapes with random numbers of the CPU's: exact outputs, and in their RMS the errors
-    of rounding the output alone and of a plain computation that adds up scores in FP16 too.
+    """One of the source's shapes with random numbers of the CPU's: exact outputs, in their RMS the error of a
+    plain computation that adds up scores in FP16 too, and the gate's limits in units of a row's largest
+    output, for sums of scores in FP32 and in FP16.
     """
 
     words: str
@@ -33,8 +34,13 @@ class Inputs(NamedTuple):
     v: Any
     expected: Any
     rms: float
-    rounding: float
     sums: float
+    limits: tuple[float, float]
+
+    def error(self, out: Any) -> float:
+        """The largest error of an output as the gate takes it: in units of its row's largest exact output."""
+        unit = abs(self.expected).max(axis=-1, keepdims=True)
+        return float((abs(out.astype(float) - self.expected) / unit).max())
 
 
 @functools.cache
@@ -48,10 +54,12 @@ def on_cpu() -> tuple[Inputs, ...]:
         with ops.on("cpu"):
             q, k, v = attention_work.operands(shape)
             expected = attention_work.exact(q, k, v, shape)
-            plain = _half(attention_work.exact(q, k, v, shape, _half, packed=True))
+            plain = [_half(attention_work.exact(q, k, v, shape, _half, packed)) for packed in (False, True)]
         rms = float(np.sqrt((expected**2).mean()))
-        rounding, sums = (float(abs(x - expected).max()) / rms for x in (_half(expected), plain))
-        found.append(Inputs(analysis.in_words(case), shape, q, k, v, expected, rms, rounding, sums))
+        sums = float(abs(plain[1] - expected).max()) / rms
+        given = Inputs(analysis.in_words(case), shape, q, k, v, expected, rms, sums, (0.0, 0.0))
+        first, second = (max(2 * given.error(each), LEAST_LIMIT) for each in plain)
+        found.append(given._replace(limits=(first, second)))
     return tuple(found)
 
 
@@ -82,9 +90,9 @@ def over_limit(found: Rows, gpu: str) -> None:
     """Draw each kernel's error over the gate's limit, on each of the source's shapes, and who keeps it."""
     shares = share(found)
     over = shares.groupby(found["impl"]).max()
-    title = "Error ÷ the gate's limit"
+    title = "Error ÷ the least that the gate's limit can be"
     alike = _agreeing(found)
-    fig, ax = plot.figure("times the gate's limit", title=title, height=1.0 + 0.42 * len(alike))
+    fig, ax = plot.figure("times the least limit", title=title, height=1.0 + 0.42 * len(alike))
     for place, (_, errors) in enumerate(alike):
         equal = errors.round(2).groupby(errors.round(2))
         high = equal.cumcount() - (equal.transform("size") - 1) / 2
@@ -96,8 +104,8 @@ def over_limit(found: Rows, gpu: str) -> None:
     plot.show(
         fig,
         f"{title}, on {gpu}: a dot for each of the source's {found['config'].nunique()} shapes that a kernel "
-        "can do. Kernels whose dots are equal where both can do a shape share a line. Right of the line, at "
-        "1, the gate stops a kernel.",
+        "can do. Kernels whose dots are equal where both can do a shape share a line. Left of the line, "
+        "at 1, the gate lets a kernel pass.",
     )
     display.say(_kept(over) + _where_from(found))
 
@@ -123,7 +131,8 @@ def _where_from(found: Rows) -> str:
     text = (
         "\n\n*The limits here* are not of the recording, which has none for these shapes. For sums in FP32 "
     )
-    text += "the least that the limit can be is drawn: twice what rounding the output costs, in RMS. "
+    text += "the least that the limit can be is drawn, twice what rounding the output costs: who keeps that "
+    text += "keeps the gate's. "
     if (found["impl"] != FP16_SUMS).all():
         return text
     least = 2 * found.groupby("config")["rounding"].max()
@@ -201,4 +210,4 @@ def against_allowances(found: Rows, order: list[Any], rungs: list[Any]) -> None:
         who = "all, because ours and torch's round their outputs to FP16" if len(out) == len(order) else ""
         who = who or ", ".join(out)
         text += f"- {1e3 * allowed:g} ‰ ({name}): " + (f"exceeded by {who}" if out else "kept by all") + ".\n"
-    display.say(text)
+    display.fold_parts("Who keeps the source's allowances", [text])

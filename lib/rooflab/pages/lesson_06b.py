@@ -29,6 +29,7 @@ from rooflab.pages.lesson_06b_rungs import largest_step
 from rooflab.pages.lesson_06b_rungs import rungs_of_the_page as rungs_of_the_page
 from rooflab.pages.lesson_06b_rungs import small_steps as small_steps
 from rooflab.pages.lesson_06b_rungs import worth as worth
+from rooflab.pages.lesson_06b_rungs import worth_of_ring as worth_of_ring
 from rooflab.pages.lesson_06b_rungs import worth_of_slices as worth_of_slices
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display, explorer, page, plot

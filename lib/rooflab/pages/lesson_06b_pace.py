@@ -98,20 +98,17 @@ def why_held_back() -> None:
     found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
     share = columns.share_of(roles.RUNG, roles.WIDTH)
     kept, where = columns.operands_kept(share, roles.WIDTH), ""
-    text = (
-        "**Why is P held back?** All warpgroups share the SM's tensor cores. Handed over at once, P[t] V[t] "
-    )
-    text += "would compete with the scores of tile t + 1. These would be done later, and so would their "
-    text += (
-        "softmax, with no product left to run beside it. Held back, the scores come first, and the softmax "
-    )
-    text += f"runs beside P[t] V[t].\n\n**Why until {Fraction(found.before).limit_denominator(64)}, and not "
-    text += "until the scores are done?** Presumably because warpgroups 1 and 2 need "
-    text += "a moment to see the signal and rescale; the "
-    text += (
-        "last scores keep the tensor cores busy meanwhile. Other shares are not recorded, so what this one "
-    )
-    text += "is worth is not known."
+    until = Fraction(found.before).limit_denominator(64)
+    text = f"""\
+**Why is P held back?** All warpgroups share the SM's tensor cores. Handed over at once, P[t] V[t] \
+would compete with the scores of tile t + 1. These would be done later, and so would their softmax, \
+with no product left to run beside it. Held back, the scores come first, and the softmax runs beside \
+P[t] V[t]. (The drawing cannot show that: in it products take the tensor cores one after the other, \
+as they are started.)
+
+**Why until {until}, and not until the scores are done?** Presumably because warpgroups 1 and 2 need \
+a moment to see the signal and rescale; the last scores keep the tensor cores busy meanwhile. Other \
+shares are not recorded, so what this one is worth is not known."""
     if kept:
         whole = share.queries * roles.WIDTH // 2 // share.threads
         columns_left = roles.WIDTH * (whole - kept[0]) // whole

@@ -17,13 +17,13 @@ _SECTIONS = (
     (("8_head_dim_slices",), "7", "How can warps share a head's columns?"),
     (("13_mbarrier_ring",), "7", "How can warps stop waiting for all others?"),
     (("9_wgmma",), "7", "How can products run beside the softmax?"),
+    (("10_paired_warpgroups",), "8, 9", "How do Hopper's products do 512 columns?"),
+    (("12_warp_specialised",), "10, 11", "How can warpgroups stop trading scores?"),
     (
         ("11_tma", "14_pack_gqa", "15_warp_vote", "16_wide_stores", "17_short_chain"),
         "9",
         "What more helps up to 256 columns?",
     ),
-    (("10_paired_warpgroups",), "8, 9", "How do Hopper's products do 512 columns?"),
-    (("12_warp_specialised",), "10, 11", "How can warpgroups stop trading scores?"),
 )
 
 _WIDTHS = (16, 64, 80, 96, 112, 128, 256, 512)  # of the recorded heads
@@ -83,6 +83,22 @@ def worth(every: Rows, gpu: str, first: str, second: str) -> None:
     else:
         text += f"{gain['gain'].iloc[0]:.2f} times the speed of rung {before}, on one shape"
     display.say(f"{text}.")
+
+
+def worth_of_ring(every: Rows, gpu: str, width: int) -> None:
+    """Say what rung 13 is worth over the rung before it that does a width: 7, and 8 at the wide head."""
+    parts = []
+    for name, where in (("7_mma_32_rows", ""), ("8_head_dim_slices", f"{width} wide")):
+        found = _gains(every, name, "13_mbarrier_ring")
+        gain = found[found["head_dim"].eq(width)]["gain"] if where else found["gain"]
+        if gain.empty:
+            continue
+        where = where or f"up to {found['head_dim'].max():.0f} columns"
+        rates = f" ({gain.min():.2f} to {gain.max():.2f})" if len(gain) > 1 else ""
+        number = name.partition("_")[0]
+        parts.append(f"{where}, {gain.median():.2f} times the speed of rung {number}{rates}")
+    said = "; ".join(parts) or "not recorded on a shape of rung 7 or 8"
+    display.say(f"*Worth of rung 13 on the {gpu}*, at the median: {said}.")
 
 
 def worth_of_slices(every: Rows, gpu: str, width: int) -> None:

@@ -37,7 +37,8 @@ def not_told_apart(theirs: Rows, kernels: Rows) -> str:
     """In words, at how many tokens the source's record cannot tell kernels from launches."""
     if (first := _open_at(theirs, kernels)) is None:
         return ""
-    return f"On the source's laptop the record cannot tell kernels from launches at {first} tokens."
+    text = "On the source's laptop the record cannot tell whether kernels or launches lose at "
+    return f"{text}{first} tokens."
 
 
 def published_by_batch(drawn: Any, theirs: Rows) -> str:

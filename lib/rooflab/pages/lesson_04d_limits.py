@@ -52,8 +52,8 @@ def least_times(here: Lab, drawn: Any, one_shape: Rows, kernels: Rows) -> None:
     rates = f"Reading is by {laptop.dram_gb_s:.0f} GB/s there (data sheet) and {read:,.0f} here (measured)"
     if warps is None:
         return display.say(f"{rates}. The kernel's instructions were not counted here, so why is not known.")
-    rates += f"; issuing is of the {warps / 1e6:.1f} million warp instructions counted here, taken for both "
-    rates += f"GPUs, one in each clock and scheduler (laptop: {laptop.boost_mhz:,} MHz, data sheet)."
+    rates += f". Issuing is of the {warps / 1e6:.1f} million warp instructions counted here, taken for both "
+    rates += f"GPUs (the laptop's clock: {laptop.boost_mhz:,} MHz, data sheet)."
     display.say(f"{_verdict(table, warps, count, gpu)}\n\n{rates}")
 
 
@@ -75,17 +75,15 @@ def _verdict(table: Rows, warps: float, count: int, gpu: str) -> str:
     text = "On the laptop reading takes longer than issuing, so fewer bytes can save time. "
     text = text if longer else "On the laptop issuing takes longer than reading. "
     if mine["read"] >= mine["issue"]:
-        return (
-            f"{text}**On the {gpu}, too, reading takes longer.**"
-            if longer
-            else (f"{text}**On the {gpu} reading takes longer.**")
-        )
+        text += f"**On the {gpu}{', too,' * bool(longer)} reading takes longer.**"
+        same = 0.8 < mine["gain"] / there["gain"] < 1.25
+        return text if same or not longer else f"{text} So this does not tell why the gains differ."
     text += f"**On the {gpu} issuing takes {mine['issue'] / mine['read']:.1f} times as long as reading**: to "
     text += (
         f"unpack a weight and multiply it, the kernel spends {32 * warps / count:.1f} instructions. It is "
     )
     text += "rung 1 of [part 04b](04b_ladder.ipynb), whose later rungs, and so read once, need fewer."
-    if mine["issue"] > 0.9 * mine["halves"]:
+    if mine["issue"] > 0.9 * mine["halves"] and mine["gain"] < 1.1:
         text += (
             f" Issuing takes {mine['issue']:.1f} µs, reading FP16's weights {mine['halves']:.1f}: what INT4 "
         )

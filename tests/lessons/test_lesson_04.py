@@ -362,7 +362,7 @@ def test_the_loser_is_named_by_the_gains_of_the_loop_and_of_read_once():
     assert lost.startswith("Not the loop alone") and "slower, at 0.5 times the speed of FP16" in lost
     assert "INT4 is as fast as FP16 for 32" in named(gains_of({32: 0.1}, {32: 1.01}), "GPU")
     assert "does not lose for 32 tokens, without launches" in named(gains_of({32: 1.1}, {32: 1.4}), "GPU")
-    assert "not timed here" in named(gains_of({32: 0.1}, {}), "GPU")
+    assert "not timed on the GPU" in named(gains_of({32: 0.1}, {}), "GPU")
     falls, dips = pd.Series({1: 1.2, 2: 0.9, 4: 0.5}), pd.Series({1: 0.9, 2: 1.1, 4: 0.5})
     told = [lesson_04d.loses(side) for side in (falls, dips, dips + 1)]
     assert told == ["from 2 tokens on", "at 2 of 3 batches", "nowhere"]

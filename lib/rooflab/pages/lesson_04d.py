@@ -91,7 +91,7 @@ def which_loses(gains: dict[str, Any], gpu: str) -> str:
     """In words, whether the loop loses to FP16 at the most tokens, and INT4 where it is read once."""
     loop, once = gains[LOOP], gains[ONCE]
     if not len(once) or once.index[-1] not in loop.index:
-        return "A kernel that reads INT4 once for all tokens was not timed here."
+        return f"A kernel that reads INT4 once for all tokens was not timed on the {gpu}."
     most, speed = once.index[-1], display.speed(once.iloc[-1])
     tokens = counted(int(most), "token")
     if loop[most] >= 1:
@@ -166,6 +166,8 @@ def gains_by_clock(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str) 
         table[column] = side.reindex(table["batch"]).to_numpy()
     names = {"batch": "Batch", "event": "Loop: event clock, warm", "warm": "Loop: graph clock, warm"}
     names |= {"graph": "Loop: graph clock, cold", "once": "Read once: graph clock, cold"}
+    table = table.dropna(axis="columns", how="all")
+    names = {column: text for column, text in names.items() if column in table}
     title = f"Gain over FP16, {name}, {gpu}" + "; empty: not timed" * bool(table.isna().to_numpy().any())
     display.table(table, names, dict.fromkeys(sides, "{:.2f}"), title)
 

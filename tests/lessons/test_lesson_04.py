@@ -16,8 +16,10 @@ from rooflab.pages import (
     lesson_04c_picks,
     lesson_04c_stops,
     lesson_04c_worth,
+    lesson_04d,
     lesson_04d_clocks,
     lesson_04d_laptop,
+    lesson_04d_limits,
 )
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
@@ -344,51 +346,77 @@ def test_a_step_in_time_is_laid_to_the_build_only_where_a_build_s_own_tokens_cos
     assert lesson_04c_picks._spans(found, "start", "end", "{:.0f}") == ["1–4", "8–16", "32"]
 
 
-def test_the_loop_loses_from_where_its_kernels_take_longer_than_fp16():
-    assert lesson_04d_laptop.loses_from(pd.Series({"fused": 30.0, "fp16": 100.0})) == 4
-    assert lesson_04d_laptop.loses_from(pd.Series({"fused": 30.0, "fp16": 80.0})) == 3
+def gains_of(loop: dict[int, float], once: dict[int, float]) -> dict[str, pd.Series]:
+    """Gains over FP16 as lesson 04d's page has them; the event clock's are the loop's."""
+    side = pd.Series(loop)
+    return {lesson_04d.LOOP: side, lesson_04d.EVENT: side, lesson_04d.ONCE: pd.Series(once, dtype=float)}
 
 
-def test_the_clock_s_loser_is_named_by_what_the_kernels_take_and_what_is_left_over():
-    theirs = pd.DataFrame({"shape": lesson_04d_laptop.PROFILED, "batch": [1, 2, 8]})
-    theirs["fp16"], theirs["gain"] = [200.0, 90.0, 70.0], [2.0, 0.6, 0.1]
-    fast, slow = (pd.Series({"fused": us, "fp16": 100.0}) for us in (30.0, 60.0))
-    grows, falls = theirs.assign(fused=[80, 150, 700]), theirs.assign(fused=[80, 150, 230])
-    named = lesson_04d_laptop.kernel_or_launches
-    assert "if each token costs as much, the kernels alone still win at 2 and lose from 4 on" in named(
-        grows, fast
+def test_the_loser_is_named_by_the_gains_of_the_loop_and_of_read_once():
+    named = lesson_04d.which_loses
+    assert named(gains_of({1: 0.9, 32: 0.1}, {1: 2.0, 32: 1.4}), "GPU") == (
+        "The loop loses, not INT4: read once for all tokens, INT4 is still 1.4 times as fast as FP16 for 32 "
+        "tokens on the GPU."
     )
-    assert named(falls, fast).endswith("What else the event clock counts at 2 was not recorded.")
-    assert named(falls, slow).endswith("if each token costs as much, the kernels alone lose from 2 on.")
-    assert "nowhere loses" in named(theirs.assign(fused=1.0, gain=2.0), fast)
-    assert list(lesson_04d_laptop.left_over(falls, fast)["rest"]) == [50, 90, -10]
-    told = lesson_04d_laptop._in_order(falls, fast, 2, "")
-    assert "1. 2 kernels, each as profiled, take 60 µs" in told and "3." not in told and "not known" in told
-    assert "At 8 tokens it counts 10 µs less than so many kernels from DRAM" in told and "chance" not in told
-    assert "less than so many" not in lesson_04d_laptop._in_order(grows, fast, 2, "")
-    for us, alike in ((160, True), (50, False)):
-        small = pd.DataFrame({"shape": "1,536 × 1,536", "batch": [2, 8], "fused": [us, 5 * us]})
-        told = lesson_04d_laptop._in_order(pd.concat([falls, small]), fast, 2, "1,536 × 1,536")
-        assert f"On 1,536 × 1,536, with 17% of the weights, it counts {us} µs for 2 tokens" in told
-        assert ("at 2 tokens the weights do not set this time" in told) == alike
-        assert "nearly agree at 8 tokens may be chance" in told
+    lost = named(gains_of({32: 0.1}, {32: 0.5}), "GPU")
+    assert lost.startswith("Not the loop alone") and "slower, at 0.5 times the speed of FP16" in lost
+    assert "INT4 is as fast as FP16 for 32" in named(gains_of({32: 0.1}, {32: 1.01}), "GPU")
+    assert "does not lose for 32 tokens, without launches" in named(gains_of({32: 1.1}, {32: 1.4}), "GPU")
+    assert "not timed on the GPU" in named(gains_of({32: 0.1}, {}), "GPU")
+    falls, dips = pd.Series({1: 1.2, 2: 0.9, 4: 0.5}), pd.Series({1: 0.9, 2: 1.1, 4: 0.5})
+    told = [lesson_04d.loses(side) for side in (falls, dips, dips + 1)]
+    assert told == ["from 2 tokens on", "at 2 of 3 batches", "nowhere"]
 
 
-def test_the_event_clock_s_model_is_tested_by_the_times_that_did_not_set_it():
+def test_the_laptop_s_record_is_open_where_so_many_kernels_would_win():
+    theirs = pd.DataFrame({"shape": lesson_04d_laptop.PROFILED, "batch": [1, 2, 8]})
+    theirs["fp16"], theirs["gain"], theirs["fused"] = [200.0, 90.0, 70.0], [2.0, 0.6, 0.1], [80, 150, 700]
+    fast, slow = (pd.Series({"fused": us, "fp16": 100.0}) for us in (30.0, 60.0))
+    named = lesson_04d_laptop.not_told_apart
+    assert named(theirs, fast).endswith("cannot tell whether kernels or launches lose at 2 tokens.")
+    assert named(theirs, slow) == named(theirs.assign(gain=2.0), fast) == ""
+    rows = theirs.set_index("batch").assign(alone=[30.0, 60.0, 240.0])
+    told = lesson_04d_laptop.unknown(theirs, fast, rows.assign(small=[81, 160, 600]))
+    assert "If each kernel takes what the profiled one did, 90 of the loop's 150 µs at 2 tokens" in told
+    assert "takes 160 µs there, so weights hardly explain them" in told and "scatter" not in told
+    told = lesson_04d_laptop.unknown(theirs, fast, rows.assign(small=[160, 50, 600]))
+    assert "hardly" not in told and "one token takes 160 µs on the smaller matrix, 80 on the larger" in told
+    assert "lose, too" in lesson_04d_laptop.unknown(theirs, slow, rows)
+
+
+def test_the_drawing_of_two_clocks_says_which_times_it_misses():
     measured = pd.Series({1: 47.0, 2: 71.0, 4: 93.0, 8: 152.0})
-    text = lesson_04d_clocks.model_tested(measured, 15, 10, 37)
-    assert "gives 47, 62, 92 and 152 µs for 1, 2, 4 and 8 tokens" in text
-    assert "**at 2 tokens it misses by 9 µs**. Why is not known" in text
-    measured[2] = 63.0
-    assert "within 10% of each" in lesson_04d_clocks.model_tested(measured, 15, 10, 37)
+    text = lesson_04d_clocks.misses(measured, 15, 10, 37)
+    assert "For 2 tokens such launches miss the measured times, by 9 µs: its times scatter" in text
+    measured[4] = 120.0
+    text = lesson_04d_clocks.misses(measured, 15, 10, 37)
+    assert (
+        "by 9 and 28 µs, and from 4 to 8 tokens the event clock adds 32 µs, less than 4 kernels take" in text
+    )
+    measured[2], measured[4] = 63.0, 93.0
+    assert "For 2 and 4 tokens this gives the measured times within 10%" in lesson_04d_clocks.misses(
+        measured, 15, 10, 37
+    )
+    assert lesson_04d_clocks.misses(measured[[1, 8]], 15, 10, 37) == ""
+    assert not lesson_04d_clocks.drawn(9, 10, 37) and not lesson_04d_clocks.drawn(15, 10, 9)
 
 
 def test_a_gain_over_a_slow_baseline_is_named():
     rows = pd.DataFrame({"batch": [1, 16], "fp16": [200.0, 80.0], "fused": [100.0, 400.0]})
-    text = lesson_04d_laptop._slow_baseline(rows, pd.Series({"fused": 30.0, "fp16": 110.0}))
-    assert "200 µs, where more tokens take less, down to 80 µs for 16" in text and text.endswith("0.80.")
-    assert "110" not in lesson_04d_laptop._slow_baseline(rows, None)
-    assert lesson_04d_laptop._slow_baseline(rows.assign(fp16=80.0), None) == ""
+    assert "odd time of FP16, 200 µs, where 16 tokens take 80." in lesson_04d_laptop.slow_baseline(rows)
+    assert lesson_04d_laptop.slow_baseline(rows.assign(fp16=80.0)) == ""
+
+
+def test_fewer_bytes_save_time_only_where_reading_takes_longer_than_issuing():
+    table = pd.DataFrame({"issue": [20.0, 6.0], "read": [28.0, 1.5], "halves": [108.0, 5.9]})
+    table["fused"], table["fp16"], table["gain"] = [32.0, 11.5], [112.0, 10.1], [3.5, 0.9]
+    text = lesson_04d_limits._verdict(table, 1e6, 32 * 10**5, "GPU")
+    assert "issuing takes 4.0 times as long as reading" in text and "spends 10.0 instructions" in text
+    assert "what INT4 saves in bytes, it spends" in text and "at least 1.7 times their least" in text
+    text = lesson_04d_limits._verdict(table.assign(halves=50.0, fp16=50.0), 1e6, 10**6, "GPU")
+    assert "it spends on" not in text and "their least" not in text
+    text = lesson_04d_limits._verdict(table.assign(read=28.0), 1e6, 10**6, "GPU")
+    assert text.endswith("GPU, too, reading takes longer.** So this does not tell why the gains differ.")
 
 
 def test_an_untuned_rung_is_named_apart_only_beside_its_tuned_form():

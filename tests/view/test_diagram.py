@@ -629,7 +629,7 @@ def test_an_event_clock_adds_what_is_longer_launch_or_kernel():
     assert "each further launch adds 10 µs" in diagram.two_clocks(4.0, 10.0).says
     longer = diagram.two_clocks(14.0, 10.0, first=26.0)
     assert "the first 26 µs" in longer.says and ">one token: 36 µs<" in longer.svg()
-    waits = [diagram.two_clocks(call, 10.0).svg().count(">waits<") for call in (14.0, 4.0)]
+    waits = [diagram.two_clocks(call, 10.0).svg().count(">waits<") for call in (20.0, 4.0)]
     assert waits == [4, 1], "only the first kernel waits where kernels take longer"
 
 

@@ -12,7 +12,7 @@ fields of Test, its bars as bars.py writes them, and beside them the arguments o
     - id: A-7
       line: "100"
       group: figure
-      lesson: 04d_published#And ninety times?
+      lesson: 04d_published#The same experiment, here
       says: It is 90.8 times as fast as a literal two-op product in PyTorch.
       stated: {quantity: "by events, warm", form: "{:.2f}×", bar: ≈ 90.8 within 20%,
         measure: ratio, of: {study: int4, impl: torch.two_op, n: 8960, k: 1536, batch: 1},

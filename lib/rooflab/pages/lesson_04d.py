@@ -4,82 +4,123 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
 from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.pages import Opening, Rows, named_facts
 from rooflab.pages.lesson_04d_clocks import clocks_drawn as clocks_drawn
-from rooflab.pages.lesson_04d_clocks import exercise_in_the_record as exercise_in_the_record
-from rooflab.pages.lesson_04d_laptop import (
-    FORMS,
-    LAPTOP,
-    NAMES,
-    PROFILED,
-    kernel_or_launches,
-    left_open,
-)
+from rooflab.pages.lesson_04d_clocks import drawing_target as drawing_target
+from rooflab.pages.lesson_04d_laptop import FORMS, LAPTOP, NAMES, PROFILED, not_told_apart
 from rooflab.pages.lesson_04d_laptop import beside_the_kernels as beside_the_kernels
-from rooflab.pages.lesson_04d_laptop import laptop_gains as laptop_gains
 from rooflab.pages.lesson_04d_laptop import published_by_batch as published_by_batch
-from rooflab.pages.lesson_04d_laptop import without_launches as without_launches
-from rooflab.pages.lesson_04d_memory import slow_and_fast_memory as slow_and_fast_memory
+from rooflab.pages.lesson_04d_limits import least_times as least_times
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot
 from rooflab.words import counted
 
-# The gains that the page draws by batch: whose, of what, by which clock and cache.
-_PUBLISHED = "source: loop, event"
-_EVENT = "here: loop, event, warm"
-_LOOP = "here: loop, graph, cold"
-_ONCE = "here: read once, graph, cold"
+# The gains over FP16 by batch that the page compares: whose, of what, by which clock and cache.
+PUBLISHED = "published: loop, event clock"
+EVENT = "here: loop, event clock, warm"
+LOOP = "here: loop, graph clock, cold"
+ONCE = "here: read once, graph clock, cold"
 
 
-def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
-    """The first screen: the loop's gain over FP16 by tokens, as published, by the source's profile of one
-    token, and here without launches.
+def repeated_here(here: Lab, drawn: Any) -> tuple[Rows, Rows]:
+    """Repeat the experiment here: its rows, and the drawn shape's times and gain by clock and batch, with
+    `once`, the time of the kernel that reads the weights once.
     """
+    recorded = here.cases("int4")
+    sizes = sorted({c.batch for c in recorded if c.options == "loop=1"})
+    rows = here.measure("int4", [c for c in study.published(sizes) if c in recorded])
+    short = {"1_warp_row": "fused", "torch.matmul": "fp16", study.TWO_OP_TORCH: "two_op"}
+    rows["who"] = rows["impl"].map(short)
+    rows["shape"] = [f"{n:,} × {k:,}" for n, k in zip(rows["n"], rows["k"], strict=True)]
+    rows["how"] = rows["clock"] + ", " + rows["cache"]
+    wide = rows[rows["shape"] == f"{drawn[0]:,} × {drawn[1]:,}"]
+    wide = wide.pivot(index=["how", "batch"], columns="who", values="median_us")
+    wide = wide.reindex(columns=["two_op", "fused", "fp16"])
+    wide["gain"] = wide["fp16"] / wide["fused"]
+    tiled = [study.chosen(*drawn, batch, here.sized) for batch in sizes]
+    tiled = [c for c in tiled if c in recorded]
+    if tiled:
+        ours = here.measure("int4", tiled).set_index("batch")["median_us"]
+        wide.loc["graph, cold", "once"] = ours.reindex(wide.loc["graph, cold"].index).to_numpy()
+    else:
+        wide["once"] = float("nan")
+    return rows, wide
+
+
+def gains_over_fp16(theirs: Rows, one_shape: Rows, drawn: Any) -> dict[str, Any]:
+    """The gains over FP16 by batch, by name; a series without a value where nothing was timed."""
+    cold = one_shape.loc["graph, cold"]
+    known = theirs[theirs["shape"] == f"{drawn[0]:,} × {drawn[1]:,}"].set_index("batch")["gain"]
+    gains = {PUBLISHED: known, EVENT: one_shape.loc["event, warm"]["gain"]}
+    gains |= {LOOP: cold["gain"], ONCE: cold["fp16"] / cold["once"]}
+    return {name: side.dropna() for name, side in gains.items()}
+
+
+def opening(here: Lab, gains: dict[str, Any], theirs: Rows, kernels: Rows, drawn: Any, rows: Rows) -> Opening:
+    """The first screen: the gains over FP16 by tokens, of the loop as published and here, and read once."""
     name, gpu = f"{drawn[0]:,} × {drawn[1]:,}", here.run["gpu"]
-    sizes = sorted({c.batch for c in here.cases("int4") if c.options == "loop=1"})
-    cases = [c for c in study.published(sizes) if c in here.cases("int4") and (c.n, c.k) == tuple(drawn)]
-    rows = here.measure("int4", cases).query("clock == 'graph' and cache == 'cold'")
-    who = rows["impl"].map({"1_warp_row": "fused", "torch.matmul": "fp16"})
-    wide = rows.assign(who=who).dropna(subset="who").pivot_table("median_us", "batch", "who")
-    alone = (wide["fp16"] / wide["fused"]).dropna()
-    title = f"The loop's gain over FP16, {name}"
+    title = f"Gain over FP16, {name}"
     fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True, height=3.2)
-    published = theirs[theirs["shape"] == name].set_index("batch")["gain"].dropna()
-    answer, said = "The published clock also times the launches. ", f"{title}. "
     short = str(gpu).removeprefix("NVIDIA ")
-    if len(published):
-        plot.series(ax, published.index, published, label=f"{LAPTOP}, event clock")
-    if len(published) and name == PROFILED:
-        ratio = float(kernels["fp16"] / kernels["fused"])
-        line = plot.series(
-            ax, published.index, ratio / published.index.to_numpy(), label=f"{LAPTOP}, profiler, computed"
-        )
-        line.set_markevery([0])  # one token was profiled
-        answer = f"{kernel_or_launches(theirs, kernels)} "
-        said += "The event clock counts launches, too. The profiler timed one token, from DRAM (the marker); "
-        said += "its line takes each further token to cost the loop as much, and FP16 nothing. "
-    plot.series(ax, alone.index, alone, label=f"{short}, graph clock, cold")
+    labels = {PUBLISHED: f"{LAPTOP}: loop, event clock", LOOP: f"{short}: loop, graph clock"}
+    labels[ONCE] = f"{short}: read once, graph clock"
+    for key, label in labels.items():
+        if len(side := gains[key]):
+            plot.series(ax, side.index, side, label=label)
     plot.roof_line(ax, 1, "as fast as FP16", where="right")
-    ticks = sorted({*alone.index, *published.index})
+    ax.texts[-1].set(va="top", position=(-4, -3))  # below its line: read once ends above it
+    ticks = sorted({batch for key in labels for batch in gains[key].index})
     ax.set_xticks(ticks, ticks)
     plot.round_ticks(ax)
     plot.label_ends(ax)
-    if len(alone):
-        first = alone.iloc[0]
-        answer += f"On the {gpu}, by a clock without launches and with a cold cache, the loop is "
-        answer += f"{display.speed(first)} as FP16" if first > 1 else f"at {first:.2f} of FP16's speed"
-        answer += f" for {counted(int(alone.index[0]), 'token')}"
-        answer += f", and at {alone.iloc[-1]:.2f} of it for {alone.index[-1]}" * (len(alone) > 1) + "."
+    answer = f"{which_loses(gains, gpu)} {_without_launches(gains)}"
+    if name == PROFILED:
+        answer += not_told_apart(theirs, kernels)
     able = (
-        "say what an event clock, a graph clock, a warm and a cold cache each measure",
-        "take a speed-up apart into kernels, launches and cache, and say what a record leaves open",
+        "tell a slow format from a slow way to launch its kernel",
+        "say what an event clock and a graph clock count, and what a published time can prove",
     )
-    return answer, able, (fig, f"{said}The graph clock on {gpu}, {plot.dates(rows)}, leaves launches out.")
+    said = f"{title}. The event clock counts launches, the graph clock leaves them out. Here is {gpu}, with "
+    return answer.strip(), able, (fig, f"{said}a cold cache, {plot.dates(rows)}.")
+
+
+def which_loses(gains: dict[str, Any], gpu: str) -> str:
+    """In words, whether the loop loses to FP16 at the most tokens, and INT4 where it is read once."""
+    loop, once = gains[LOOP], gains[ONCE]
+    if not len(once) or once.index[-1] not in loop.index:
+        return f"A kernel that reads INT4 once for all tokens was not timed on the {gpu}."
+    most, speed = once.index[-1], display.speed(once.iloc[-1])
+    tokens = counted(int(most), "token")
+    if loop[most] >= 1:
+        return f"On the {gpu} the loop does not lose for {tokens}, without launches."
+    if once.iloc[-1] <= 1 or speed == "as fast":
+        speed += " as FP16" if speed == "as fast" else " of FP16"
+        return f"Not the loop alone: read once for all tokens, INT4 is {speed} for {tokens} on the {gpu}."
+    text = f"The loop loses, not INT4: read once for all tokens, INT4 is still {speed} as FP16 for {tokens} "
+    return f"{text}on the {gpu}."
+
+
+def loses(gains: Rows) -> str:
+    """At which numbers of tokens a gain is below 1, in words."""
+    below = gains < 1
+    if not below.any():
+        return "nowhere"
+    first = below.idxmax()
+    if below[first:].all():
+        return f"from {counted(int(first), 'token')} on"
+    return f"at {below.sum()} of {len(gains)} batches"
+
+
+def _without_launches(gains: dict[str, Any]) -> str:
+    """In words, whether the loop loses without launches."""
+    loop, most = gains[LOOP], gains[LOOP].index[-1]
+    if loop[most] >= 1:
+        return f"It loses {loses(loop)}. " if (loop < 1).any() else ""
+    text = "There the loop loses without launches" + " as well" * bool((gains[EVENT] < 1).any())
+    return f"{text}, {loses(loop)}, and has {loop[most]:.2f} of FP16's speed for {most}. "
 
 
 def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:
@@ -92,226 +133,131 @@ def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:
     named_facts(here, gpu, "int4", more)
 
 
-def repeated_here(here: Lab, drawn: Any) -> tuple[list[Any], list[Any], Rows, Rows, Rows]:
-    """Repeat the experiment here: the cases, batches, rows, times by shape, clock and batch, and those of the
-    drawn shape.
-    """
-    recorded = here.cases("int4")
-    sizes = sorted({c.batch for c in recorded if c.options == "loop=1"})
-    cases = [c for c in study.published(sizes) if c in recorded]
-    rows = here.measure("int4", cases)
-    short = {"1_warp_row": "fused", "torch.matmul": "fp16", study.TWO_OP_TORCH: "two_op"}
-    rows["who"] = rows["impl"].map(short)
-    rows["shape"] = [f"{n:,} × {k:,}" for n, k in zip(rows["n"], rows["k"], strict=True)]
-    rows["how"] = rows["clock"] + ", " + rows["cache"]
-    keys = ["shape", "how", "batch"]
-    wide = rows.pivot(index=keys, columns="who", values="median_us")
-    wide = wide.reindex(columns=["two_op", "fused", "fp16"])
-    wide["gain"] = wide["fp16"] / wide["fused"]
-    return recorded, sizes, rows, wide, wide.loc[f"{drawn[0]:,} × {drawn[1]:,}"]
-
-
-def _cost(us: float) -> str:
-    """A time that more tokens cost, or that none was measured: one that is lost in noise may be below 0."""
-    return f"{us:.0f} µs" if us >= 0.5 else "nothing measurable"
-
-
-def cost_of_a_token(one_shape: Rows, name: str, gpu: str, event: int, graph: int) -> None:
-    """Show the source's table as measured here, and say what its first and a further token cost by the event
-    clock, `event` us, and by the graph clock, `graph` us.
+def same_way(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str, laptop: Store) -> None:
+    """Show the source's table as measured here, and say where the loop loses by it, and what the factor over
+    the two-op product is worth.
     """
     same = one_shape.loc["event, warm"].reset_index()
     display.table(same, NAMES, FORMS, f"The same table here: {name}, {gpu}, event clock, warm")
-    first, alone = one_shape.loc["event, warm", 1], one_shape.loc["graph, warm", 1]
-    text = f"A further token costs {_cost(event)} by the event clock, and {_cost(graph)} by the graph clock."
-    if event > 1.2 * graph and first["fused"] > event + graph:
-        text = (
-            "**This clock compares two launchers**: our Python launches the loop, and cuBLAS from C++ "
-            "launches "
-        )
-        text += (
-            f"FP16, so {first['gain']:.2f} is not the kernel's gain. Of the {first['fused']:.0f} µs for one "
-        )
-        text += f"token the loop's kernel takes {alone['fused']:.0f} by the graph clock; the other "
-        text += f"{first['fused'] - alone['fused']:.0f} pass beside it. Each further token costs "
-        text += f"{event:.0f} µs by "
-        text += f"the event clock, on average, and {graph:.0f} by the graph clock."
-    display.say(text)
-
-
-def by_clock_and_cache(one_shape: Rows, name: str, gpu: str) -> list[Any]:
-    """Show the gain for one token by each clock and cache; their order."""
-    order = ["event, warm", "event, cold", "graph, warm", "graph, cold"]
-    gain = one_shape["gain"].xs(1, level="batch")
-    clocks = {"event": "Event: with launches", "graph": "Graph: kernels alone"}
-    table = pd.DataFrame({"clock": list(clocks.values())})
-    for cache in ("warm", "cold"):
-        table[cache] = [gain.get(f"{clock}, {cache}") for clock in clocks]
-    names = {"clock": "Clock", "warm": "Weights cached", "cold": "Weights in DRAM"}
-    title = f"Gain over FP16 for one token by clock and cache, {name} on {gpu}"
-    display.table(table, names, dict.fromkeys(("warm", "cold"), "{:.2f}"), title)
-    parts = one_shape.reindex([(how, batch) for batch in (1, 2) for how in order])
-    names = {"batch": "Batch", "how": "Clock, cache", "fused": "Loop (µs)"}
-    names |= {"fp16": "FP16 (µs)", "gain": "Gain over FP16"}
-    forms = {"fused": "{:.1f}", "fp16": "{:.1f}", "gain": "{:.2f}"}
-    display.table(parts.reset_index(), names, forms, "The times, of one token and two", folded=True)
-    return order
-
-
-def clock_and_cache_factors(one_shape: Rows, drawn: Any, gpu: str, here: Lab) -> None:
-    """Say how clock and cache change the gain together, and what is left of it without both."""
-    at = one_shape["gain"].xs(1, level="batch")
-    warm, cold = one_shape.loc["graph, warm", 1], one_shape.loc["graph, cold", 1]
-    shares = warm["fp16"] / cold["fp16"], warm["fused"] / cold["fused"]
-    text = f"**By the graph clock FP16 takes {shares[0]:.0%} of its cold time with weights in the cache, "
-    text += "the loop "
-    text += f"{shares[1]:.0%}"
-    text += ": the kernel that moves more bytes gains more.**" if shares[0] < shares[1] else ".**"
-    if at["graph, cold"] < 1:
-        text += f" From DRAM and without launches a gain of {at['graph, cold']:.2f} is left."
-    by_event = one_shape["fused"].xs(1, level="batch").reindex(["event, warm", "event, cold"])
-    if by_event.notna().all():
-        text += f" The event clock's {at['event, warm']:.2f} and {at['event, cold']:.2f} are not compared: "
-        text += "how far "
-        text += "its times differ from run to run was not measured"
-        if by_event.iloc[1] < by_event.iloc[0]:
-            text += f" (the loop took {by_event.iloc[0]:.1f} µs warm and {by_event.iloc[1]:.1f} cold, "
-            text += "though a cache "
-            text += "cannot make it slower)"
-        text += "."
-    display.say(text)
-
-
-def gains_by_batch(
-    sizes: list[Any],
-    drawn: Any,
-    here: Lab,
-    recorded: list[Any],
-    published: Rows,
-    one_shape: Rows,
-    name: str,
-    gpu: str,
-    rows: Rows,
-) -> tuple[Rows, dict[str, Any]]:
-    """Draw the gain over FP16 by batch, as published and here; the published gains and all of them by
-    name.
-    """
-    tiled = [study.chosen(*drawn, batch, here.sized) for batch in sizes]
-    tiled = [c for c in tiled if c in recorded]
-    ours = here.measure("int4", tiled).set_index("batch")["median_us"]
-    known = published.set_index("batch")["gain"].dropna()
-    gains = {_PUBLISHED: known} if len(known) else {}
-    gains[_EVENT] = one_shape.loc["event, warm"]["gain"]
-    gains[_LOOP] = one_shape.loc["graph, cold"]["gain"]
-    if len(ours):
-        gains[_ONCE] = (one_shape.loc["graph, cold"]["fp16"] / ours).dropna()
-    title = f"Gain over FP16, {name}"
-    fig, ax = plot.figure("batch", "times as fast", title, xlog=True, ylog=True, height=4)
-    for label, side in gains.items():
-        once = label == _ONCE
-        plot.series(ax, side.index, side, label=label, colour=plot.COLOURS[5] if once else "")
-    plot.roof_line(ax, 1, "as fast as FP16", where="right")
-    ax.set_xticks([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32])
-    plot.round_ticks(ax)
-    plot.label_ends(ax)
-    ends = [f"{label} {side.iloc[0]:.2f} to {side.iloc[-1]:.2f}" for label, side in gains.items()]
-    about = f"{title}; here is {gpu}, {plot.dates(rows)}; from batch {sizes[0]} to {sizes[-1]}"
-    plot.show(fig, f"{about}: {'; '.join(ends)}.")
-    return known, gains
-
-
-def what_loses(gains: dict[str, Any], here: Lab, drawn: Any) -> None:
-    """Say from which number of tokens on each is slower than FP16, by which clock, and what of it the loop
-    makes.
-    """
-
-    def below(key: str) -> str:
-        late = gains[key][gains[key] < 1]
-        return f"from {counted(int(late.index[0]), 'token')} on" if len(late) else "nowhere"
-
-    once, loop, text = gains.get(_ONCE), gains[_LOOP], _not_int4(gains, here)
-    ours = below(_EVENT), below(_LOOP)
-    text += f"The loop is slower than FP16 {ours[0]} here by "
-    text += "either clock" if ours[0] == ours[1] else f"the event clock and {ours[1]} by the graph clock"
-    if _PUBLISHED in gains:
-        text += f", and {below(_PUBLISHED)} by the source's event clock"
-    text += ". "
-    if once is not None and {1} <= set(once.index) & set(loop.index):
-        text += (
-            f"For one token both kernels here read the weights once: from {loop[1]:.2f} to {once[1]:.2f} is "
-        )
-        text += "what 04b's kernels bring. "
-    cache, moved = int(here.run["l2_bytes"]), drawn[0] * drawn[1] * WEIGHT_BYTES["int4_g128"]
-    if moved < cache:
-        text += f"Only the first token of the cold loop must read DRAM: its {moved / 1e6:.1f} MB fit into L2 "
-        text += f"({plot.size_text(cache)}) for the others."
-    display.say(text.strip())
-
-
-def _not_int4(gains: dict[str, Any], here: Lab) -> str:
-    """In words, whether INT4 still wins at the most tokens where its weights are read once."""
-    once = gains.get(_ONCE)
-    if once is None or not len(once):
-        return ""
-    won = once.iloc[-1] > 1
-    text = "**With more tokens the loop loses, not INT4**: r" if won else "R"
-    text += f"ead once, INT4 is {'still ' if won else ''}{display.speed(once.iloc[-1])}"
-    return f"{text}{' as FP16' * bool(won)} at batch {once.index[-1]} on the {here.run['gpu']}. "
-
-
-def over_two_op(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: list[Any]) -> None:
-    """Show the gain over the two-op product in PyTorch, as published and here."""
-    literal = theirs[theirs["batch"] == 1].set_index("shape")
-    mine = wide.xs(1, level="batch").swaplevel()
-    bench = laptop.read("int4").query("clock == 'event'").set_index("impl")["median_us"]
-    table = pd.DataFrame({"way": ["published as the headline", "published in the tables above"]})
-    for n, k in shapes:
-        label = f"{n:,} × {k:,}"
-        headline = bench["two_op"] / bench["fused"] if (n, k) == shapes[0] else None
-        table[label] = [headline, literal.loc[label, "two_op"] / literal.loc[label, "fused"]]
-    for how in order:
-        side = mine.loc[how]
-        table.loc[len(table)] = [f"here, {how}", *(side["two_op"] / side["fused"])[table.columns[1:]]]
-    forms, main = dict.fromkeys(table.columns[1:], "{:.1f}"), table[table.columns[1]]
-    if len(main) > 2:
-        us = literal.loc[table.columns[1]]
-        text = (
-            f"**At {table.columns[1]} the loop is {main[2:].min():.1f} to {main[2:].max():.1f} times as fast "
-        )
-        text += (
-            f"as two-op in PyTorch here, by clock and cache.** The headline is {main[0]:.1f}; the source's "
-        )
-        text += f"table above, of another run, gives {main[1]:.1f} "
-        text += f"({us['two_op']:,.0f} ÷ {us['fused']:,.0f} µs)."
-        display.say(text)
-    names = {c: c for c in table} | {"way": "Clock, cache"}
-    display.table(table, names, forms, "Two-op in PyTorch ÷ loop, by clock and cache", folded=True)
-
-
-def what_is_open(theirs: Rows, kernels: Rows) -> None:
-    """Say what the source's record leaves open, and why."""
-    display.say("\n".join(f"- {part}" for part in left_open(theirs, kernels)))
-
-
-def takeaway(gains: dict[str, Any], here: Lab, name: str, theirs: Rows, kernels: Rows) -> None:
-    """What to take away, computed."""
-    parts = [_not_int4(gains, here).strip()]
+    event = gains[EVENT]
+    text = f"**Timed the source's way, the loop loses {loses(event)} here.** This clock compares two "
+    text += "launchers: our Python launches the loop, and cuBLAS from C++ launches FP16."
+    one = same[same["batch"] == 1].iloc[0]
     if name == PROFILED:
-        parts.append(f"{LAPTOP}: b{kernel_or_launches(theirs, kernels)[1:]}")
-        there, alone = kernels["fp16"] / kernels["fused"], gains[_LOOP]
-        if 1 in alone.index:
-            parts.append(
-                f"The same kernel for one token, without launches and from DRAM, has {there:.2f} times "
-                f"FP16's speed on the {LAPTOP} and {alone[1]:.2f} times on the {here.run['gpu']}."
+        bench = laptop.read("int4").query("clock == 'event'").set_index("impl")["median_us"]
+        factor = one["two_op"] / one["fused"]
+        text += f"\n\nThe source's headline, a factor of {bench['two_op'] / bench['fused']:.1f}, is over "
+        text += f"*two-op*, for one token. Here that factor is {factor:.1f}, and the loop's gain over FP16 "
+        text += f"{one['gain']:.2f}."
+        if factor > 1 > one["gain"]:
+            text += " Such a factor tells how slow two-op is: choose the baseline that a user would run "
+            text += "otherwise."
+    display.say(text)
+
+
+def gains_by_clock(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str) -> None:
+    """Show the gains over FP16 here by batch, clock and cache."""
+    table = one_shape.loc["graph, cold"][[]].reset_index()
+    sides = {"event": gains[EVENT], "graph": gains[LOOP], "once": gains[ONCE]}
+    sides["warm"] = one_shape["gain"][one_shape.index.get_level_values("how") == "graph, warm"].droplevel(
+        "how"
+    )
+    for column, side in sides.items():
+        table[column] = side.reindex(table["batch"]).to_numpy()
+    names = {"batch": "Batch", "event": "Loop: event clock, warm", "warm": "Loop: graph clock, warm"}
+    names |= {"graph": "Loop: graph clock, cold", "once": "Read once: graph clock, cold"}
+    table = table.dropna(axis="columns", how="all")
+    names = {column: text for column, text in names.items() if column in table}
+    title = f"Gain over FP16, {name}, {gpu}" + "; empty: not timed" * bool(table.isna().to_numpy().any())
+    display.table(table, names, dict.fromkeys(sides, "{:.2f}"), title)
+
+
+def one_change_each(one_shape: Rows, gains: dict[str, Any], here: Lab, drawn: Any, each: int) -> None:
+    """Say what clock, cache and reading once change, a verdict each; `each` is what a further token costs the
+    loop by the graph clock, in us.
+    """
+    event, loop, once = loses(gains[EVENT]), loses(gains[LOOP]), gains[ONCE]
+    if event == loop == "nowhere":
+        parts = ["**Clock**: the loop loses by neither clock."]
+    elif event == loop:
+        parts = [
+            f"**Clock**: without launches the loop loses {loop} as well. Launches do not decide it here."
+        ]
+    else:
+        parts = [f"**Clock**: the loop loses {event} with launches, and {loop} without them."]
+    parts.append(_cache(one_shape, here, drawn, each))
+    cold = one_shape.loc["graph, cold"].dropna(subset=["fused", "once"])
+    if len(cold) > 1:
+        first, last = cold.iloc[0], cold.iloc[-1]
+        text = (
+            f"**Reading once**: from {counted(int(cold.index[0]), 'token')} to {cold.index[-1]} the loop's "
+        )
+        text += f"time becomes {last['fused'] / first['fused']:.1f} times as long, that of read once "
+        text += f"{last['once'] / first['once']:.1f} times. "
+        crossed = once[once < 1]
+        text += (
+            f"Read once loses {loses(once)}."
+            if len(crossed)
+            else (
+                f"Its **crossover** with FP16 lies beyond {once.index[-1]} tokens "
+                "([part 04c](04c_batch.ipynb) looks for it)."
             )
-    parts.append("A warm cache changes a gain. A decoder with more weights than the cache holds has none.")
-    parts.append("**With a speed-up, name the clock, the cache and the baseline.**")
+        )
+        parts.append(text)
     display.say("\n".join(f"- {part}" for part in parts if part))
+
+
+def _cache(one_shape: Rows, here: Lab, drawn: Any, each: int) -> str:
+    """In words, what a warm cache does to the gain for one token, and whether tokens whose weights the cache
+    holds are cheap.
+    """
+    if ("graph, warm", 1) not in one_shape.index:
+        return ""
+    warm, cold = one_shape.loc[("graph, warm", 1)], one_shape.loc[("graph, cold", 1)]
+    shares = warm["fp16"] / cold["fp16"], warm["fused"] / cold["fused"]
+    text = "**Cache**: for one token, cached weights change the gain by the graph clock from "
+    text += f"{cold['gain']:.2f} to {warm['gain']:.2f}"
+    text += ": FP16, with more bytes, saves more time." if shares[0] < shares[1] else "."
+    cache, moved = int(here.run["l2_bytes"]), drawn[0] * drawn[1] * WEIGHT_BYTES["int4_g128"]
+    if moved < cache and each > 0.7 * cold["fused"]:
+        text += (
+            f" In the cold loop L2 holds the {moved / 1e6:.1f} MB from the first token on. Further tokens "
+        )
+        text += (
+            f"still cost {each} µs each, where the first costs {cold['fused']:.1f}: **each launch repeats "
+        )
+        text += "the kernel's work, whether DRAM or L2 holds the weights**."
+    return text
+
+
+def takeaway(one_shape: Rows, gains: dict[str, Any], gpu: str, name: str, kernels: Rows) -> None:
+    """What to take away, computed."""
+    parts = [
+        "**A kernel for one token, launched once for each, does not tell what its format can do for many.** "
+        "Give each contestant a kernel made for the batch.",
+        "Before you explain a loss by launches, or deny it, time the kernels alone in the same run.",
+    ]
+    alone = gains[LOOP]
+    if name == PROFILED and 1 in alone.index:
+        parts.append(
+            f"A gain belongs to a GPU: the same kernel for one token, alone and from DRAM, has a gain of "
+            f"{kernels['fp16'] / kernels['fused']:.2f} on the {LAPTOP} and {alone[1]:.2f} on the {gpu}."
+        )
+    ones = one_shape["gain"].xs(1, level="batch").dropna()
+    text = "**With a speed-up, name the clock, the cache and the baseline.** "
+    text += (
+        f"On the {gpu} the loop's gain over FP16 for one token is {ones.min():.2f} to {ones.max():.2f} by "
+    )
+    one = one_shape.loc[("event, warm", 1)]
+    parts.append(
+        f"{text}clock and cache, and it is {one['two_op'] / one['fused']:.1f} times as fast as two-op."
+    )
+    display.say("\n".join(f"- {part}" for part in parts))
 
 
 def explore(rows: Rows, gpu: str, here: Lab, name: str) -> Any:
     """The explorer of the published experiment, by contestant, clock and shape."""
-    called = {"fused": "the loop", "fp16": "FP16", "two_op": "two-op in PyTorch"}
+    called = {"fused": "the loop", "fp16": "FP16", "two_op": "two-op"}
     kept = rows.assign(called=rows["who"].map(called))
     return explorer.Explorer(
         "published-experiment",
@@ -322,5 +268,5 @@ def explore(rows: Rows, gpu: str, here: Lab, name: str) -> Any:
         title=f"The published experiment on {gpu}",
         measure=explorer.measurer(here),
         ylog=True,
-        start={"called": "the loop", "how": "event, warm", "shape": name},
+        start={"called": "the loop", "how": "graph, cold", "shape": name},
     )

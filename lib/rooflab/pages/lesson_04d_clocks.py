@@ -1,4 +1,4 @@
-"""What two clocks count of lesson 04d's loop of launches, drawn and as its exercise computes it."""
+"""What two clocks count of lesson 04d's loop of launches, drawn from its measured means."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from rooflab.pages import Rows
 from rooflab.view import diagram, display
 from rooflab.words import listed
 
+_LAUNCHES = 4  # that the drawing has
 
-def clocks_drawn(one_shape: Rows, gpu: str) -> tuple[int, int]:
-    """Draw what two clocks count of the loop, with the time that a further token costs by each, in us."""
+
+def clocks_drawn(one_shape: Rows, gpu: str) -> tuple[int, int, int]:
+    """Draw what two clocks count of the loop, and say what it explains; what a further token costs by each
+    clock and what the first launch takes, in us.
+    """
 
     def each_further(how: str) -> int:
         """Microseconds that a token adds, from the first batch to the last."""
@@ -18,45 +22,51 @@ def clocks_drawn(one_shape: Rows, gpu: str) -> tuple[int, int]:
         return round((side.iloc[-1] - side.iloc[0]) / (side.index[-1] - side.index[0])) + 0
 
     event, graph = each_further("event, warm"), each_further("graph, cold")
-    if event > graph > 0:
-        first = max(event, first_launch(one_shape, graph))
-        diagram.two_clocks(event, graph, first=first).show()
-        text = f"**A rough model.** Its lengths are averages of the loop on the {gpu}, measured below: "
-        text += f"{graph} µs for a kernel, {event} for each further launch"
-        text += f", {first} for the first" * (first > event) + ". The exercise at the end tests it."
-        display.say(text)
-    return event, graph
+    measured = one_shape.loc["event, warm"]["fused"].dropna()
+    first = round(measured.iloc[0]) - graph
+    if drawn(event, graph, first):
+        diagram.two_clocks(event, graph, _LAUNCHES, first=first).show()
+        text = f"**Of the event clock's {first + graph} µs for one token the kernel takes {graph}.** The "
+        text += f"lengths are means on the {gpu}: {graph} µs for each further kernel by the graph clock; by "
+        text += f"the event clock {event} for each further launch, and {first} are left for the first. "
+        display.say(text + misses(measured, event, graph, first))
+    return event, graph, first
 
 
-def first_launch(one_shape: Rows, kernel: int) -> int:
-    """Microseconds of the first launch: what the event clock counts for one token beside its kernel."""
-    return round(one_shape.loc["event, warm", 1]["fused"]) - kernel
+def drawn(event: int, graph: int, first: int) -> bool:
+    """Whether the means allow the drawing: a launch longer than its kernel, and the first the longest."""
+    return first >= event > graph > 0
 
 
-def exercise_in_the_record(one_shape: Rows, event: int, graph: int) -> None:
-    """Say what 04.6's formula gives with the figures measured here, beside the times by the event clock."""
-    measured, first = one_shape.loc["event, warm"]["fused"].dropna(), first_launch(one_shape, graph)
-    if event > 0 and graph > 0 and first > 0 and len(measured) > 2:
-        display.say(model_tested(measured, event, graph, first))
-
-
-def model_tested(measured: Rows, event: int, graph: int, first: int) -> str:
-    """What the model gives for each number of tokens beside the time `measured`, which of these times set its
-    figures, and where it misses the others.
+def misses(measured: Rows, event: int, graph: int, first: int) -> str:
+    """Where times of more tokens differ from what the drawing's figures give, and a step that no row of such
+    kernels can take.
     """
     tokens = list(measured.index)
     given = pd.Series([first + graph + (batch - 1) * max(event, graph) for batch in tokens], tokens)
-    text = f"**In the record**: with a kernel of {graph} µs, {first} µs for the first launch and {event} µs "
-    text += f"for each further one, the right function gives {listed([f'{us:.0f}' for us in given])} µs for "
-    text += f"{listed([str(batch) for batch in tokens])} tokens. Measured: "
-    text += f"{listed([f'{us:.0f}' for us in measured])} µs. The times of {tokens[0]} and "
-    text += f"{tokens[-1]} set its "
     off = (measured - given)[tokens[1:-1]]
     missed = off[off.abs() > 0.1 * measured[off.index]]
+    if off.empty:
+        return ""
     if missed.empty:
-        return f"{text}figures; those between test it, and it is within 10% of each."
-    text += (
-        f"figures; those between test it: **at {listed([str(batch) for batch in missed.index])} tokens it "
-    )
-    text += f"misses by {listed([f'{abs(us):.0f}' for us in missed])} µs**. Why is not known: how far such "
-    return f"{text}times differ from run to run was not measured."
+        return f"For {listed(off.index)} tokens this gives the measured times within 10%."
+    text = f"For {listed(missed.index)} tokens such launches miss the measured times, by "
+    text += f"{listed([f'{abs(us):.0f}' for us in missed])} µs"
+    steps = [(a, b, measured[b] - measured[a]) for a, b in zip(tokens, tokens[1:], strict=False)]
+    short = [step for step in steps if step[2] < 0.95 * (step[1] - step[0]) * graph]
+    if short:
+        a, b, us = short[0]
+        text += (
+            f", and from {a} to {b} tokens the event clock adds {us:.0f} µs, less than {b - a} kernels take"
+        )
+    return f"{text}: its times scatter, and how far was not measured."
+
+
+def drawing_target(event: int, graph: int, first: int) -> None:
+    """Say what 04.6's function gives with the drawing's figures, where there is one."""
+    if drawn(event, graph, first):
+        us = first + graph + (_LAUNCHES - 1) * event
+        text = (
+            f"With the drawing's figures, `seen({graph}, {first}, {event}, {_LAUNCHES})` is {us}: the end of "
+        )
+        display.say(f"{text}its last kernel.")

@@ -70,7 +70,8 @@ def two_clocks(call: float, kernel: float, count: int = 4, first: float | None =
         words = f"launch {k + 1}" + f": {opens:.0f} µs" * (k == 0 and opens > call)
         canvas.cell(left + at * unit, 24, takes * unit - 1, 20, words, SKY)
         if start > before:
-            canvas.cell(left + before * unit, 54, (start - before) * unit - 1, 20, "waits", GREY)
+            room = (start - before) * unit - 1  # for the word beside the box's edges
+            canvas.cell(left + before * unit, 54, room, 20, "waits" if room > 29 else "", GREY)
         canvas.cell(left + start * unit, 54, (end - start) * unit - 1, 20, "kernel", AMBER)
         before = end
     period = spans[-1][1] - spans[-2][1]

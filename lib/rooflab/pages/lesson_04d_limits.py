@@ -1,0 +1,96 @@
+"""Why the kernel of lesson 04d gains on its source's GPU and not here: issuing against reading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab import studies
+from rooflab.hardware import device
+from rooflab.lab import Lab
+from rooflab.numerics.model_shapes import WEIGHT_BYTES
+from rooflab.pages import Rows
+from rooflab.pages.lesson_04d_laptop import LAPTOP, PROFILED
+from rooflab.view import display
+
+_INSTRUCTIONS = "inst_executed"  # by a warp: 32 threads
+
+
+def least_times(here: Lab, drawn: Any, one_shape: Rows, kernels: Rows) -> None:
+    """Show what issuing the loop's kernel and reading its weights take at the least on the laptop and here,
+    for one token, and say which of them limits it; nothing for a shape that the source did not profile.
+    """
+    if f"{drawn[0]:,} × {drawn[1]:,}" != PROFILED or "dram_read" not in here.roof:
+        why = f"The source profiled {PROFILED} alone, and this needs the measured read roof"
+        return display.say(f"{why}: not known for this shape and recording.")
+    warps, gpu, laptop = _executed(here, drawn), here.run["gpu"], device.get("rtx-4070-laptop")
+    alone = one_shape.loc[("graph, cold", 1)]
+    count, read = drawn[0] * drawn[1], here.roof["dram_read"].value
+    table = pd.DataFrame(
+        {
+            "gpu": [LAPTOP, gpu],
+            "rate": [laptop.dram_gb_s, read],
+            "slots": [laptop.sms * 4 * laptop.boost_mhz / 1e3, int(here.run["sms"]) * 4 * here.sm_ghz],
+            "fused": [kernels["fused"], alone["fused"]],
+            "fp16": [kernels["fp16"], alone["fp16"]],
+        }
+    )
+    table["issue"] = (warps or float("nan")) / table["slots"] / 1e3
+    table["read"] = count * WEIGHT_BYTES["int4_g128"] / table["rate"] / 1e3
+    table["halves"] = count * WEIGHT_BYTES["fp16"] / table["rate"] / 1e3
+    table["gain"] = table["fp16"] / table["fused"]
+    names = {"gpu": "GPU", "issue": "Issue its instructions (µs)", "read": "Read its INT4 weights (µs)"}
+    names |= {"fused": "Loop's kernel, measured (µs)", "halves": "Read FP16's weights (µs)"}
+    names |= {"fp16": "FP16's kernel, measured (µs)", "gain": "Gain"}
+    if warps is None:
+        del names["issue"]
+    forms = dict.fromkeys(("issue", "read", "fused", "halves", "fp16"), "{:.1f}") | {"gain": "{:.2f}"}
+    display.table(
+        table, names, forms, f"One token, {PROFILED}, weights from DRAM: the least times, and measured"
+    )
+    rates = f"Reading is by {laptop.dram_gb_s:.0f} GB/s there (data sheet) and {read:,.0f} here (measured)"
+    if warps is None:
+        return display.say(f"{rates}. The kernel's instructions were not counted here, so why is not known.")
+    rates += f". Issuing is of the {warps / 1e6:.1f} million warp instructions counted here, taken for both "
+    rates += f"GPUs (the laptop's clock: {laptop.boost_mhz:,} MHz, data sheet)."
+    display.say(f"{_verdict(table, warps, count, gpu)}\n\n{rates}")
+
+
+def _executed(here: Lab, drawn: Any) -> float | None:
+    """The warp instructions that the loop's kernel was counted to execute for one token, or None."""
+    ((tool, cases, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
+    mine = [c for c in cases if (c.impl, c.n, c.k, c.batch) == ("1_warp_row", *drawn, 1) and not c.options]
+    found = here.profile("int4", mine, tool, metrics) if mine else pd.DataFrame()
+    if not len(found) or _INSTRUCTIONS not in found:
+        return None
+    value = float(pd.to_numeric(found[_INSTRUCTIONS]).iloc[0])
+    return value if value > 0 else None
+
+
+def _verdict(table: Rows, warps: float, count: int, gpu: str) -> str:
+    """Which of issuing and reading takes longer on the laptop and here, and what that makes of the gain."""
+    there, mine = table.iloc[0], table.iloc[1]
+    longer = there["read"] > there["issue"]
+    text = "On the laptop reading takes longer than issuing, so fewer bytes can save time. "
+    text = text if longer else "On the laptop issuing takes longer than reading. "
+    if mine["read"] >= mine["issue"]:
+        text += f"**On the {gpu}{', too,' * bool(longer)} reading takes longer.**"
+        same = 0.8 < mine["gain"] / there["gain"] < 1.25
+        return text if same or not longer else f"{text} So this does not tell why the gains differ."
+    text += f"**On the {gpu} issuing takes {mine['issue'] / mine['read']:.1f} times as long as reading**: to "
+    text += (
+        f"unpack a weight and multiply it, the kernel spends {32 * warps / count:.1f} instructions. It is "
+    )
+    text += "rung 1 of [part 04b](04b_ladder.ipynb), whose later rungs, and so read once, need fewer."
+    if mine["issue"] > 0.9 * mine["halves"] and mine["gain"] < 1.1:
+        text += (
+            f" Issuing takes {mine['issue']:.1f} µs, reading FP16's weights {mine['halves']:.1f}: what INT4 "
+        )
+        text += "saves in bytes, it spends on instructions."
+    over = min(mine["fused"] / mine["issue"], mine["fp16"] / mine["halves"])
+    if over > 1.25:
+        text += (
+            f" Both kernels take at least {over:.1f} times their least there; why is not taken apart here."
+        )
+    return text

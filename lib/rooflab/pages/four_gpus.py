@@ -187,8 +187,8 @@ def _by_two(found: Rows) -> str:
     return (
         f"**Two GPUs tell what four take better than the bound does.** {row['title']} takes "
         f"{row['us4']:,.0f} µs on four, and its bound is {bound:,.0f}. On two it takes {row['over2']:,.0f} "
-        f"more than its bound; together {bound + row['over2']:,.0f}. Measured ÷ bound is {said[0]} over these "
-        f"models, measured ÷ such a sum {said[1]}. On other models this was not tried."
+        f"more than its bound; together {bound + row['over2']:,.0f}. Measured ÷ bound is {said[0]} over "
+        f"these models, measured ÷ such a sum {said[1]}. On other models this was not tried."
     )
 
 
@@ -205,7 +205,7 @@ def takeaway(rows: Rows, gpu: Any) -> str:
         return ""
     found = _by_gpus(lesson_10c.tokens(rows), lesson_10c.tokens(four).dropna(subset="median_us"))
     alone, added = _ratios(found)
-    if not (added - 1).abs().max() < (alone - 1).abs().max():
+    if not (added - 1).abs().max() < min((alone - 1).abs().max(), NEAR - 1):
         return ""
     return (
         "- A bound alone is no prediction of a token. The bound on four GPUs plus what two take above theirs "

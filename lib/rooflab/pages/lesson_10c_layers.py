@@ -51,7 +51,8 @@ def excess(rows: Rows, gpu: Any) -> None:
     if len(worked):
         display.say(_number_by_number(rows, worked, separate - inside))
     _chart(table, gpu)
-    display.say(_beyond(table, usual, few, worked))
+    if text := _beyond(table, usual, few, worked):
+        display.say(text)
     display.fold_parts("The figures, and what layers take above their bound", _figures(table))
 
 
@@ -68,7 +69,7 @@ def _explained(table: Rows, usual: Rows, few: Rows) -> str:
 
 def _worked(rows: Rows, table: Rows) -> Rows:
     """The row of the model to work out: of those that save time, the one that gains most; or none."""
-    saves = table[(table["saved"] > 0) & table["sums"].notna()].set_index("title")
+    saves = table[(table["saved"] > 0) & (table["sums"] > 0)].set_index("title")
     found = tokens(rows)
     gains = found[found["impl"] == split.FUSED].set_index("title")["gain"].reindex(saves.index).dropna()
     if saves.empty:
@@ -84,13 +85,13 @@ def _number_by_number(rows: Rows, row: Rows, spared: int) -> str:
     size = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[split.HEAD] / 2
     head = _layers(rows).set_index("title")["head"][row.name] * shape.layers
     width, launches = _nearest(rows, str(row["model"])), spared - 2
+    saved, sums, half = (_signed(row[of]) for of in ("saved", "sums", "head"))
     text = (
         f"Worked out for {row.name}: a token takes {us[split.SEPARATE]:,.0f} µs with {WAYS[split.SEPARATE]} "
-        f"and {us[split.FUSED]:,.0f} the fused way, so each of {shape.layers} layers saves "
-        f"{row['saved']:.1f}. Two sums, each shorter by what a hand-over {width:,} wide saves, are {row['sums']:.1f} of it. Half "
-        f"a head, {size / 1e6:,.0f} MB not read at {size / head / 1e3:,.0f} GB/s, is {head:,.0f} µs a token, "
-        f"so {row['head']:.1f} a layer. {row['saved']:.1f} − {row['sums']:.1f} − {row['head']:.1f} leaves "
-        f"**{_signed(row['rest'])} not explained**"
+        f"and {us[split.FUSED]:,.0f} the fused way, so each of {shape.layers} layers saves {saved}. Two "
+        f"sums, each shorter by what a hand-over {width:,} wide saves, are {sums} of it. Half a head, "
+        f"{size / 1e6:,.0f} MB not read at {size / head / 1e3:,.0f} GB/s, is {head:,.0f} µs a token, so "
+        f"{half} a layer. {saved} − {sums} − {half} leaves **{_signed(row['rest'])} not explained**"
     )
     guess = launches * links.LAUNCH_US
     if launches > 0 and row["rest"] > guess:
@@ -107,16 +108,16 @@ def _beyond(table: Rows, usual: Rows, few: Rows, worked: Rows) -> str:
     parts = []
     if len(others):
         saved, rest = (_span(others[of]) for of in ("saved", "rest"))
-        parts.append(f"the others save {saved} µs a layer, of which {rest} are not explained")
+        parts.append(f"the others save {saved} µs a layer, less sums and head {rest}")
     for row in table[table["title"].isin(few.index)].itertuples():
         does = f"saves {row.saved:.1f}" if row.saved > 0 else f"loses {-row.saved:.1f}"
         due = row.head + (0.0 if row.sums != row.sums else row.sums)
-        parts.append(f"{row.title} {does} µs, where sums and head should save {due:.1f}")
+        parts.append(f"{row.title} {does} µs, where sums and head should save {_signed(due)}")
     text = "; ".join(parts)
     text = f"{text[:1].upper()}{text[1:]}. " if text else ""
     if table["rest"].max() - table["rest"].min() > 2:
-        text += "Every model is spared the same launches, so their number alone is not the reason. "
-    return f"{text}Which of the three brings the rest would take runs with one of them at a time."
+        text += "Every model is spared the same launches, so their number alone is not the reason."
+    return text.strip()
 
 
 def _span(us: Rows) -> str:
@@ -294,7 +295,7 @@ def _all(rows: Rows) -> str:
     """What the three changes save a layer together, and what sums and head account for."""
     found = _layers(rows)
     usual, few = _usual(found.set_index("title")["saved"].sort_values())
-    text = "Fewer launches that overlap, a sum in the kernel that needs it and a split head together save "
+    text = f"Beside {WAYS[split.SEPARATE]} {WAYS[split.FUSED]} saves "
     text += _of_models(usual, few, ".0f")
     text += f" ({_little(few)})" if len(few) else ""
     sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()

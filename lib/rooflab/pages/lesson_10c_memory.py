@@ -122,10 +122,8 @@ def _told(table: pd.DataFrame, kinds: list[tuple[str, str]], gpu: Any, held_gb: 
         text += f" With {gb} GB a GPU {_needing(found) if found else 'each needs one'}."
     lost = table["title"][(table["needs"] == 1) & ~table["alone"]]
     if len(lost):
-        text += (
-            f"\n\n{listed(lost)} was not timed on one GPU all the same: the study leaves that case out, and "
-        )
-        text += "whether the engine, which also needs room to pack weights, starts there is not known."
+        text += f"\n\n{listed(lost)} was not timed on one GPU: whether the engine, which also needs room to "
+        text += "pack weights, starts there is not known."
     return text
 
 

@@ -30,7 +30,7 @@ def half_a_head(rows: Rows) -> None:
         display.say(
             f"**Half a head instead of a whole one saves {head.min():.1f} to {head.max():.1f} µs a layer, by "
             "arithmetic**: the bytes that are not read, at the datasheet's bandwidth, shared among the "
-            "layers to compare it with other savings. The kernel that puts the shares together takes some of "
+            "layers. The kernel that puts the shares together takes some of "
             "it back; it was not timed by itself."
         )
 

@@ -87,7 +87,7 @@ def _on_two_alone(found: Rows, here: Lab) -> str:
     """
     mine = found[(found["impl"] == split.FUSED) & ~found["title"].isin(_alone(found))]
     parts = [f"{row.title} makes {row.tok_s:,.0f} on two" for row in mine.itertuples()]
-    text = f" {listed(parts)}; one was not timed." if parts else ""
+    text = f" {listed(parts)} (not timed on one)." if parts else ""
     held = capacity_gb(here.run_of("split"))
     if held != held:
         return text

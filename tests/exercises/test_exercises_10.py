@@ -39,10 +39,15 @@ WRONG = {
         "    return 2 * layers * sum_us < bytes_ / gb_s / 1e3 / gpus / 2",
     },
     "10.5": {
-        "all divided": "def least_gpus(layers_gb, whole_gb, memory_gb):\n"
-        "    return next(n for n in (1, 2, 4, 8, 16) if (layers_gb + whole_gb) / n <= memory_gb)",
-        "always two": "def least_gpus(layers_gb, whole_gb, memory_gb):\n    return 2",
-        "layers alone": "def least_gpus(layers_gb, whole_gb, memory_gb):\n"
+        "all divided": "def least_gpus(layers_gb, whole_gb, cache_gb, memory_gb):\n"
+        "    return next(n for n in (1, 2, 4, 8, 16) if (layers_gb + whole_gb + cache_gb) / n <= memory_gb)",
+        "always two": "def least_gpus(layers_gb, whole_gb, cache_gb, memory_gb):\n    return 2",
+        "no cache": "def least_gpus(layers_gb, whole_gb, cache_gb, memory_gb):\n"
+        "    return next(n for n in (1, 2, 4, 8, 16) if layers_gb / n + whole_gb <= memory_gb)",
+        "whole cache": "def least_gpus(layers_gb, whole_gb, cache_gb, memory_gb):\n"
+        "    sizes = (1, 2, 4, 8, 16)\n"
+        "    return next(n for n in sizes if layers_gb / n + whole_gb + cache_gb <= memory_gb)",
+        "layers alone": "def least_gpus(layers_gb, whole_gb, cache_gb, memory_gb):\n"
         "    return next(n for n in (2, 4, 8, 16) if layers_gb / n <= memory_gb)",
     },
     "10.6": {

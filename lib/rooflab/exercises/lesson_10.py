@@ -87,15 +87,24 @@ def pays(answer: Callable[..., Any]) -> str:
 
 @checker("10.5")
 def least_gpus(answer: Callable[..., Any]) -> str:
-    """GPUs that a model's weights need, where layers are split and embedding and head are not."""
-    for layers_gb, whole_gb, memory_gb in ((137, 4.2, 80), (36, 4.2, 80), (150, 10, 80), (400, 4, 80)):
-        right = next(n for n in (1, 2, 4, 8, 16) if layers_gb / n + whole_gb <= memory_gb)
-        got = called(answer, layers_gb, whole_gb, memory_gb)
-        if got == next(n for n in (1, 2, 4, 8, 16) if (layers_gb + whole_gb) / n <= memory_gb) != right:
-            raise Wrong("embedding and head are whole on every GPU: only the layers are divided.")
+    """GPUs that weights and KV cache need: layers and cache are split, embedding and head are not."""
+    for layers_gb, whole_gb, cache_gb, memory_gb in (
+        (137, 4.2, 2.7, 80),
+        (36, 4.2, 2.7, 80),
+        (145, 10, 2.7, 80),
+        (137, 4.2, 43, 80),
+        (300, 4, 30, 80),
+    ):
+        sizes = (1, 2, 4, 8, 16)
+        right = next(n for n in sizes if (layers_gb + cache_gb) / n + whole_gb <= memory_gb)
+        got = called(answer, layers_gb, whole_gb, cache_gb, memory_gb)
+        if got == next(n for n in sizes if (layers_gb + whole_gb + cache_gb) / n <= memory_gb) != right:
+            raise Wrong("embedding and head are whole on every GPU: layers and cache alone are divided.")
+        if got == next(n for n in sizes if layers_gb / n + whole_gb <= memory_gb) != right:
+            raise Wrong("the KV cache needs room too: each GPU keeps its share of it.")
         if got != right:
-            what = f"layers of {layers_gb} GB, {whole_gb} GB whole and memories of {memory_gb} GB"
-            raise Wrong(f"for {what} it gives {got} GPUs, and {right} are needed.")
+            what = f"layers of {layers_gb} GB, {whole_gb} GB whole, a cache of {cache_gb} GB"
+            raise Wrong(f"for {what} and memories of {memory_gb} GB it gives {got} GPUs, not {right}.")
     return "memory asks first, speed second."
 
 

@@ -90,12 +90,16 @@ def _rates(sent: Rows, gpu: Any) -> Any:
 def facts(here: Lab) -> None:
     """Show whose figures these are, and what joins the GPUs."""
     run = here.run_of("links")
-    note = str(run["note"])
-    if found := re.search(r"(\d+) NVLinks of [\d.]+ GB/s each way", note):
-        note += (
-            f"; the sheet counts {links.SHEET_GB_S / int(found[1]):g} of each, {links.SHEET_GB_S:g} in all"
-        )
+    note = joined(str(run["note"]))
     one_line({"GPU": " · ".join([run["gpu"], SOURCES[here.mode], f"run {run['run']}", note])})
+
+
+def joined(note: str) -> str:
+    """A run's note on what joins its GPUs, with the sheet's rate, by which the pages count."""
+    if found := re.search(r"(\d+) NVLinks of [\d.]+ GB/s each way", note):
+        each = links.SHEET_GB_S / int(found[1])
+        return f"{note}; the sheet counts {each:g} of each, {links.SHEET_GB_S:g} in all"
+    return note
 
 
 def alone(gpu: Any) -> Lab | None:

@@ -10,8 +10,8 @@ import pandas as pd
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import NEAR, SOURCES, Opening, Rows, lesson_10b, one_line, spread
-from rooflab.pages.lesson_10c_memory import capacity_gb, left_gb
+from rooflab.pages import NEAR, SOURCES, Opening, Rows, lesson_10, lesson_10b, one_line, spread
+from rooflab.pages.lesson_10c_memory import capacity_gb, short
 from rooflab.studies import links, split
 from rooflab.view import display, explorer, plot
 from rooflab.words import FORMATS, listed
@@ -74,25 +74,28 @@ def opening(rows: Rows, here: Lab) -> Opening:
         answer += f"{before:.2f} times)"
     answer += f".{_on_two_alone(found, here)}"
     able = (
-        "say how many GPUs a model needs for its weights and KV cache",
         "move a sum over GPUs into the kernel that needs it, and count the launches that this spares",
         "bound a token and a prompt on several GPUs by bytes, FLOPs and sums, and say what is left out",
+        "say how many GPUs a model needs for its weights and KV cache",
     )
     return answer, able, _chart(found, gpu)
 
 
 def _on_two_alone(found: Rows, here: Lab) -> str:
-    """The models that were timed on two GPUs alone: their tokens a second by the fused way, and whether one
-    GPU would hold their weights; or "".
+    """The models that were timed on two GPUs alone, with their tokens a second by the fused way; and which
+    models need several such GPUs for their memory.
     """
     mine = found[(found["impl"] == split.FUSED) & ~found["title"].isin(_alone(found))]
-    held, parts = capacity_gb(here.run_of("split")), []
-    for row in mine.itertuples():
-        left = left_gb(str(row.model), str(row.format), held)
-        why = f"was not timed on one, although its weights would leave {left:.1f} GB of the memory"
-        why = "fits no single one" if left < 0 else why
-        parts.append(f"{row.title} makes {row.tok_s:,.0f} on two" + (f" and {why}" if left == left else ""))
-    return f" {listed(parts)}." if parts else ""
+    parts = [f"{row.title} makes {row.tok_s:,.0f} on two" for row in mine.itertuples()]
+    text = f" {listed(parts)} (not timed on one)." if parts else ""
+    held = capacity_gb(here.run_of("split"))
+    if held != held:
+        return text
+    more = short(zip(found["model"], found["format"], strict=True), held)
+    if not more:
+        return f"{text} None of these models needs two for its memory."
+    whose = "needs more than one for its" if len(more) == 1 else "need more than one for their"
+    return f"{text} {listed(more)} {whose} memory."
 
 
 def _alone(found: Rows) -> set[str]:
@@ -119,13 +122,16 @@ def _chart(found: Rows, gpu: Any) -> Any:
         for impl, says in WAYS.items()
         if impl in ends.index
     )
-    return fig, f"{caption}, {gpu}, {plot.dates(shared)}: {told}. Dashed: one GPU."
+    lost = [name for name in dict.fromkeys(found["title"]) if name not in names]
+    untimed = f" Not timed on one, so without bars: {listed(lost)}." if lost else ""
+    return fig, f"{caption}, {gpu}, {plot.dates(shared)}: {told}. Dashed: one GPU.{untimed}"
 
 
 def facts(here: Lab) -> None:
     """Show whose figures these are, and what joins the GPUs."""
     run = here.run_of("split")
-    one_line({"GPU": " · ".join([run["gpu"], SOURCES[here.mode], f"run {run['run']}", str(run["note"])])})
+    note = lesson_10.joined(str(run["note"]))
+    one_line({"GPU": " · ".join([run["gpu"], SOURCES[here.mode], f"run {run['run']}", note])})
 
 
 def predicted(rows: Rows) -> None:
@@ -245,8 +251,8 @@ def _promised(found: Rows) -> str:
     if near.all() or not (over > 1).all():
         return f"{text}."
     return (
-        f"{text}. Where it fails, two GPUs take {over.min():.1f} to {over.max():.1f} times their bound. The "
-        "bound counts bytes and crossings, no launch; what the rest of the time goes into was not measured."
+        f"{text}. Where it fails, two GPUs take {over.min():.1f} to {over.max():.1f} times their bound, "
+        "which counts bytes and crossings and, by the fused way, no launch."
     )
 
 
@@ -298,7 +304,7 @@ def _sum_of_a_prompt(found: Rows) -> str:
     return (
         f"Worked out for {row['title']}, {seq:,} tokens: a sum's {seq:,} rows × {shape.hidden:,} numbers × 2 "
         f"bytes are {sent / 1e6:.1f} MB, which a GPU sends once and which take {wire:.1f} µs at "
-        f"{links.SHEET_GB_S:.0f} GB/s. With {each - wire:.1f} µs for the launch and "
+        f"the datasheet's {links.SHEET_GB_S:.0f} GB/s. With {each - wire:.1f} µs for the launch and "
         f"{links.crossings('all_reduce', links.NCCL)} crossings a sum is {each:.1f} µs; {sums} sums are "
         f"{sums * each / 1e3:.1f} ms, half of the FLOPs {(row['predicted_us'] - sums * each) / 1e3:.1f} ms, "
         f"together {row['predicted_us'] / 1e3:.1f} ms."

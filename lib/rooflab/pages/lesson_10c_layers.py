@@ -30,53 +30,105 @@ def half_a_head(rows: Rows) -> None:
         display.say(
             f"**Half a head instead of a whole one saves {head.min():.1f} to {head.max():.1f} µs a layer, by "
             "arithmetic**: the bytes that are not read, at the datasheet's bandwidth, shared among the "
-            "layers to compare it with other savings. The kernel that puts the shares together takes some of "
+            "layers. The kernel that puts the shares together takes some of "
             "it back; it was not timed by itself."
         )
 
 
 def excess(rows: Rows, gpu: Any) -> None:
-    """Say how much of what the fused way saves a layer sums and head account for, in a chart; that the rest
-    is not explained; and, folded, the figures and what each model's layers take above their bound.
+    """Say how much of what the fused way saves a layer sums and head explain, for one model number by number
+    and then for the others; and, folded, the figures and what each model's layers take above their bound.
     """
-    found = _layers(rows)
-    table = _with_rest(found, rows).sort_values("saved", ascending=False).reset_index(drop=True)
-    usual, few = _usual(found.set_index("title")["saved"].sort_values())
+    table = _with_rest(_layers(rows), rows).sort_values("saved", ascending=False).reset_index(drop=True)
+    usual, few = _usual(table.set_index("title")["saved"].sort_values())
     separate, inside = (len(row) for row in handovers.by_way().values())
     display.say(
-        f"{_unexplained(table, usual)}Against {WAYS[split.SEPARATE]}, {WAYS[split.FUSED]} saves "
-        f"{_of_models(usual, few)}. It changes three things at once: sums move into norms, which the "
-        "hand-overs measure; the head is split, which is arithmetic; and launches become dependent ones and "
-        f"fewer, {inside} in the place of {separate}. Launches alone, or any two of the three, were not "
-        "measured."
+        f"{_explained(table, usual, few)}Beside {WAYS[split.SEPARATE]} it changes three things at once: sums "
+        "move into norms, which the hand-overs measure; the head is split, which is arithmetic; and launches "
+        f"become dependent and fewer, {inside} in the place of {separate}, which was not timed by itself."
     )
+    worked = _worked(rows, table)
+    if len(worked):
+        display.say(_number_by_number(rows, worked, separate - inside))
     _chart(table, gpu)
-    display.say(_open(table, few, separate - inside))
+    if text := _beyond(table, usual, few, worked):
+        display.say(text)
     display.fold_parts("The figures, and what layers take above their bound", _figures(table))
 
 
-def _open(table: Rows, few: Rows, spared: int) -> str:
-    """That the rest differs by model, which the number of launches does not; who saves little."""
-    rest = table["rest"].dropna()
-    text = "**The rest is not explained.** "
-    if len(rest) > 1:
-        text += f"The same {spared} launches are spared in each model"
-        text += ", two of them by the sums and counted there" if table["sums"].notna().all() else ""
-        ends = " to ".join(f"{us:.1f}" for us in (rest.min(), rest.max())).replace("-", "−")
-        text += f"; yet the rest is {ends} µs a layer. So their number alone does not explain it. "
-    return (text + (f"{_little(few)} a layer in all." if len(few) else "")).strip()
-
-
-def _unexplained(table: Rows, usual: Rows) -> str:
-    """Which share of the saving is neither sums nor head, over the models that save much; "" if small."""
-    mine = table[table["title"].isin(usual.index)]
-    part = (mine["rest"] / mine["saved"]).dropna()
-    if part.empty or part.min() < 0.5 or mine["sums"].isna().any():
+def _explained(table: Rows, usual: Rows, few: Rows) -> str:
+    """For which models sums and head explain less than half of what is saved, and who saves little."""
+    mine = table[table["title"].isin(usual.index) & (table["saved"] > 0)]
+    less = mine[mine["rest"] > 0.5 * mine["saved"]]
+    if less.empty or table["sums"].isna().any():
         return ""
-    return (
-        f"**Sums and head account for less than half**: {part.min():.0%} to {part.max():.0%} of what a layer "
-        "saves is more than they could bring. "
+    who = f"{len(less)} of {len(table)} models" if len(less) < len(table) else "each model"
+    text = f"**On {who} sums and head explain less than half of what the fused way saves"
+    return f"{text}{f'; {_little(few)} a layer' if len(few) else ''}.** "
+
+
+def _worked(rows: Rows, table: Rows) -> Rows:
+    """The row of the model to work out: of those that save time, the one that gains most; or none."""
+    saves = table[(table["saved"] > 0) & (table["sums"] > 0)].set_index("title")
+    found = tokens(rows)
+    gains = found[found["impl"] == split.FUSED].set_index("title")["gain"].reindex(saves.index).dropna()
+    if saves.empty:
+        return pd.Series(dtype=object)
+    return saves.loc[gains.idxmax() if len(gains) else saves.index[0]]
+
+
+def _number_by_number(rows: Rows, row: Rows, spared: int) -> str:
+    """What the fused way saves one model, less sums and head, with where each number comes from."""
+    found = tokens(rows)
+    us = found[found["title"] == row.name].set_index("impl")["median_us"]
+    shape = model_shapes.get(str(row["model"]))
+    size = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[split.HEAD] / 2
+    head = _layers(rows).set_index("title")["head"][row.name] * shape.layers
+    width, launches = _nearest(rows, str(row["model"])), spared - 2
+    saved, sums, half = (_signed(row[of]) for of in ("saved", "sums", "head"))
+    text = (
+        f"Worked out for {row.name}: a token takes {us[split.SEPARATE]:,.0f} µs with {WAYS[split.SEPARATE]} "
+        f"and {us[split.FUSED]:,.0f} the fused way, so each of {shape.layers} layers saves {saved}. Two "
+        f"sums, each shorter by what a hand-over {width:,} wide saves, are {sums} of it. Half a head, "
+        f"{size / 1e6:,.0f} MB not read at {size / head / 1e3:,.0f} GB/s, is {head:,.0f} µs a token, so "
+        f"{half} a layer. {saved} − {sums} − {half} leaves **{_signed(row['rest'])} not explained**"
     )
+    guess = launches * links.LAUNCH_US
+    if launches > 0 and row["rest"] > guess:
+        text += (
+            f"; {launches} more launches are spared, {guess:.1f} at the {links.LAUNCH_US:g} assumed of each"
+        )
+    return f"{text}."
+
+
+def _beyond(table: Rows, usual: Rows, few: Rows, worked: Rows) -> str:
+    """What is not explained on the other models, those that save little apart, and what follows."""
+    others = table[table["title"].isin(usual.index)]
+    others = others[others["title"] != worked.name] if len(worked) else others
+    parts = []
+    if len(others):
+        saved, rest = (_span(others[of]) for of in ("saved", "rest"))
+        parts.append(f"the others save {saved} µs a layer, less sums and head {rest}")
+    for row in table[table["title"].isin(few.index)].itertuples():
+        does = f"saves {row.saved:.1f}" if row.saved > 0 else f"loses {-row.saved:.1f}"
+        due = row.head + (0.0 if row.sums != row.sums else row.sums)
+        parts.append(f"{row.title} {does} µs, where sums and head should save {_signed(due)}")
+    text = "; ".join(parts)
+    text = f"{text[:1].upper()}{text[1:]}. " if text else ""
+    if table["rest"].max() - table["rest"].min() > 2:
+        text += "Every model is spared the same launches, so their number alone is not the reason."
+    return text.strip()
+
+
+def _span(us: Rows) -> str:
+    """A range to a tenth, or the one number."""
+    ends = dict.fromkeys(_signed(float(one)) for one in (us.min(), us.max()))
+    return " to ".join(ends)
+
+
+def _signed(us: float) -> str:
+    """Microseconds to a tenth, with a minus sign."""
+    return f"{us:.1f}".replace("-", "−")
 
 
 def _chart(table: Rows, gpu: Any) -> None:
@@ -119,6 +171,7 @@ def _figures(table: Rows) -> list[Any]:
 def _with_rest(found: Rows, rows: Rows) -> Rows:
     """With columns sums and rest: what two sums could save of a layer, and what is left beside the head."""
     table = found.assign(sums=[_sums_us(rows, str(model)) for model in found["model"]])
+    table = table.round({"saved": 1, "head": 1, "sums": 1})  # so that what is shown adds up
     return table.assign(rest=table["saved"] - table["head"] - table["sums"].fillna(0.0))
 
 
@@ -187,16 +240,26 @@ def _farthest(table: Rows) -> list[str]:
 
 
 def _sums_us(rows: Rows, model: str) -> float:
-    """Microseconds that the two fused sums of a layer save, by the hand-over measured nearest to a model's
-    width; or NaN.
+    """Microseconds that the two fused sums of a layer save, by the hand-over of the width nearest to the
+    model's; or NaN.
     """
+    saved = _saved_by_width(rows)
+    return float(2 * saved[_nearest(rows, model)]) if len(saved) else float("nan")
+
+
+def _nearest(rows: Rows, model: str) -> int:
+    """The measured width of a hand-over nearest to a model's."""
+    width = model_shapes.get(model).hidden
+    return int(min(_saved_by_width(rows).index, key=lambda n: abs(n - width)))
+
+
+def _saved_by_width(rows: Rows) -> Rows:
+    """Microseconds that a hand-over in one kernel saves, by its width; empty where it was not measured."""
     found = rows[rows["operator"] == split.FUSED]
     by = found.set_index(["n", "impl"])["median_us"].unstack() if len(found) else found
     if not {split.SEPARATE, INSIDE} <= set(by):
-        return float("nan")
-    saved = 2 * (by[split.SEPARATE] - by[INSIDE]).dropna()
-    width = model_shapes.get(model).hidden
-    return float(saved[min(saved.index, key=lambda n: abs(n - width))]) if len(saved) else float("nan")
+        return pd.Series(dtype=float)
+    return (by[split.SEPARATE] - by[INSIDE]).dropna()
 
 
 def _little(few: Rows) -> str:
@@ -210,10 +273,13 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     """The page's last word."""
     found = tokens(rows)
     fused = found[(found["impl"] == split.FUSED) & found["gain"].notna()]
-    nccl = found[(found["impl"] == links.NCCL) & found["gain"].notna()]
-    lost = list(nccl.loc[nccl["gain"] < 1, "title"])
-    verb = "is" if len(lost) == 1 else "are"
-    said = f" {listed(lost)} {verb} slower on two with NCCL, whole heads and plain launches." if lost else ""
+    by = found[found["gain"].notna()].pivot_table("gain", "title", "impl", sort=False)
+    by = by.reindex(columns=[split.SEPARATE, links.NCCL])
+    lost = by[(by < 1).all(axis=1)]
+    said = ""
+    if len(lost):
+        said = f" With whole heads and plain launches {listed(lost.index)} "
+        said += f"{'is' if len(lost) == 1 else 'are'} slower on two, by our kernel as by NCCL."
     lines = [
         f"- On two GPUs ({gpu}) a token is {fused['gain'].min():.2f} to {fused['gain'].max():.2f} times as "
         f"fast as on one, by {WAYS[split.FUSED]}.{said}",
@@ -229,7 +295,7 @@ def _all(rows: Rows) -> str:
     """What the three changes save a layer together, and what sums and head account for."""
     found = _layers(rows)
     usual, few = _usual(found.set_index("title")["saved"].sort_values())
-    text = "Fewer launches that overlap, a sum in the kernel that needs it and a split head together save "
+    text = f"Beside {WAYS[split.SEPARATE]} {WAYS[split.FUSED]} saves "
     text += _of_models(usual, few, ".0f")
     text += f" ({_little(few)})" if len(few) else ""
     sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from rooflab.view import display, plot
 from rooflab.words import FORMATS, listed
 
 CONTEXT = 8192  # tokens in the KV cache that is counted
+SIZES_GB = (24, 80)  # memories of other GPUs: an RTX 4090's or L4's, an A100's or H100's
 
 
 def capacity_gb(run: Any) -> float:
@@ -64,50 +66,70 @@ def needed(model: str, format: str, held_gb: float) -> float:
     return float("nan")
 
 
-def _from(run: Any) -> str:
-    """Who says so of the memory."""
-    return " by the datasheet" if is_blank(run["memory_bytes"]) else " as the driver reports it"
+def _from(gpu: Any, held_gb: float) -> str:
+    """A GPU's memory in both units, with what its datasheet says."""
+    spec, gib = device.match(str(gpu)), held_gb * 1e9 / 2**30
+    text = f"{held_gb:.1f} GB ({gib:.1f} GiB"
+    if not spec:
+        return f"{text})"
+    near = abs(gib / spec.memory_gb - 1) < 0.02
+    return (
+        f"{text}, {'about the' if near else 'by the'} datasheet's {spec.memory_gb:g}{'' if near else ' GB'})"
+    )
+
+
+def short(kinds: Iterable[tuple[str, str]], held_gb: float) -> dict[str, float]:
+    """The models, in words, that need more than one GPU of that memory, with how many; NaN for over eight."""
+    found = {f"{model} in {FORMATS[format]}": needed(model, format, held_gb) for model, format in kinds}
+    return {name: gpus for name, gpus in found.items() if gpus != 1}
+
+
+def many(gpus: float) -> str:
+    """A number of GPUs in a sentence."""
+    return {2: "two", 4: "four", 8: "eight"}.get(int(gpus) if gpus == gpus else 0, "more than eight")
+
+
+def _needing(found: dict[str, float]) -> str:
+    """Which models need how many GPUs: "a needs two and b eight"."""
+    said = [f"{name} {'' if k else 'needs '}{many(gpus)}" for k, (name, gpus) in enumerate(found.items())]
+    return listed(said)
+
+
+def _others(held_gb: float) -> list[int]:
+    """The sizes of other GPUs' memories that are not about this one's."""
+    return [gb for gb in SIZES_GB if not 0.9 < held_gb / gb < 1.1]
 
 
 def _told(table: pd.DataFrame, kinds: list[tuple[str, str]], gpu: Any, held_gb: float) -> str:
-    """Which models one GPU would hold, how near the largest comes, and which were timed on two alone."""
+    """Which models need several such GPUs for their memory, what the largest takes, which need several of
+    other sizes, and which that one GPU would hold were timed on two alone.
+    """
     if held_gb != held_gb:
         return f"How much memory the {gpu} has is not recorded."
-    fits = table["needs"] == 1
-    text = (
-        f"**Each fits one {gpu}**"
-        if fits.all()
-        else f"**{listed(table['title'][~fits])} {'fits' if (~fits).sum() == 1 else 'fit'} no single {gpu}**"
-    )
+    more = short(kinds, held_gb)
+    text = f"**{_needing(more)} {gpu}s for {'its' if len(more) == 1 else 'their'} memory**"
+    text = text if more else f"**None of these models needs two {gpu}s for its memory**"
     k = int(table["1"].to_numpy().argmax())
     most, (model, _) = table.iloc[k], kinds[k]
     each = model_shapes.kv_bytes_per_token(model_shapes.get(model)) / 1e6
-    far = (
-        f"leave {most['left']:.1f} of its" if most["left"] >= 0 else f"are {-most['left']:.1f} more than its"
-    )
-    text += f", by arithmetic: the {most['1']:.1f} GB of weights of {most['title']} {far} {held_gb:.1f} GB "
-    text += f"({held_gb * 1e9 / 2**30:.0f} GiB). "
     text += (
-        f"The KV cache takes {each:.2f} MB a token of context, so {most['cache']:.1f} GB for {CONTEXT:,}; "
+        f", by arithmetic. {most['title']} is the largest: {most['1']:.1f} GB of weights and "
+        f"{most['cache']:.1f} of KV cache ({CONTEXT:,} tokens of {each:.2f} MB), of {_from(gpu, held_gb)}. "
+        f"Activations of one token add about {1e3 * activations_gb(model):.1f} MB."
     )
-    text += f"the activations of one token take about {1e3 * activations_gb(model):.1f} MB."
-    lost = table["title"][fits & ~table["alone"]]
+    for gb in _others(held_gb):
+        found = short(kinds, gb)
+        text += f" With {gb} GB a GPU {_needing(found) if found else 'each needs one'}."
+    lost = table["title"][(table["needs"] == 1) & ~table["alone"]]
     if len(lost):
-        spec = device.match(str(gpu))
-        sheet = (
-            f", planned by the datasheet's {spec.memory_gb:g} GB,"
-            if spec and spec.memory_gb < held_gb
-            else ""
-        )
-        text += f"\n\n**{listed(lost)} was not timed on one GPU**: the study{sheet} leaves that case out. "
-        text += "Whether the engine, which also needs room to pack weights, starts in what is left is not "
-        text += "known."
+        text += f"\n\n{listed(lost)} was not timed on one GPU: whether the engine, which also needs room to "
+        text += "pack weights, starts there is not known."
     return text
 
 
 def memory(rows: Rows, here: Lab) -> None:
-    """Draw what each model puts on a GPU, alone and with another, beside the GPU's memory; say which models
-    one GPU would hold, and which of these were not timed on one; the numbers in a fold.
+    """Draw what each model puts on a GPU, alone and with another, beside this GPU's memory and others'; say
+    which models need several, and which that need one were not timed on one; the numbers in a fold.
     """
     run = here.run_of("split")
     held_gb, gpu = capacity_gb(run), run["gpu"]
@@ -119,7 +141,6 @@ def memory(rows: Rows, here: Lab) -> None:
     for gpus in (1, 2, 4):
         table[str(gpus)] = [weights_gb(*kind, gpus) for kind in kinds]
     table["cache"] = [cache_gb(model) for model, _ in kinds]
-    table["left"] = [left_gb(*kind, held_gb) for kind in kinds]
     table["needs"] = [needed(*kind, held_gb) for kind in kinds]
     table["alone"] = [kind in alone for kind in kinds]
     display.say(_told(table, kinds, gpu, held_gb))
@@ -131,16 +152,19 @@ def memory(rows: Rows, here: Lab) -> None:
     }
     most = float(np.nanmax([held_gb, *sums["one GPU"]]))
     plot.grouped(ax, list(table["title"]), sums, most=1.15 * most, form=".1f")
-    if held_gb == held_gb:
-        plot.roof_line(ax, held_gb, f"{held_gb:.1f} GB", vertical=True)
-        plot.off_the_line(ax, held_gb)
-    plot.show(
-        fig,
-        f"{caption}, {gpu}, by their sizes: a cache of {CONTEXT:,} tokens in FP16. Dashed: the GPU's memory, "
-        f"{held_gb:.1f} GB{_from(run)}.",
-    )
+    ends = _others(held_gb)
+    for gb, label in [*((gb, f"{gb} GB") for gb in ends), (held_gb, f"this GPU, {held_gb:.1f} GB")]:
+        if gb == gb and gb < 1.15 * most:
+            plot.roof_line(ax, gb, label, vertical=True)
+            plot.off_the_line(ax, gb)
+    told = f"{caption}, by their sizes: a cache of {CONTEXT:,} tokens in FP16. "
+    plot.show(fig, f"{told}Dashed: memories of {listed(f'{gb} GB' for gb in ends)}, and of the {gpu}.")
     columns = {"title": "Model", "1": "Weights on one GPU (GB)", "2": "On each of two"}
     columns |= {"4": "On each of four", "cache": f"KV cache, {CONTEXT:,} tokens (GB)"}
-    columns |= {"left": "One GPU has left, before the cache (GB)", "needs": "GPUs needed"}
-    forms = dict.fromkeys(("1", "2", "4", "cache", "left"), "{:.1f}") | {"title": "", "needs": "{:.0f}"}
-    display.table(table, columns, forms, f"Memory; {gpu}: {held_gb:.1f} GB", folded=True)
+    columns |= {"needs": f"GPUs needed, of {held_gb:.1f} GB"}
+    forms = dict.fromkeys(("1", "2", "4", "cache"), "{:.1f}") | {"title": "", "needs": "{:.0f}"}
+    for gb in ends:
+        table[f"of {gb}"] = [needed(*kind, gb) for kind in kinds]
+        columns |= {f"of {gb}": f"Of {gb} GB"}
+        forms |= {f"of {gb}": "{:.0f}"}
+    display.table(table, columns, forms, "The figures, and the GPUs that each model needs", folded=True)

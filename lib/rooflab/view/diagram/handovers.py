@@ -89,9 +89,8 @@ def launches_of_a_layer() -> Drawing:
     canvas.text(20, y + 10, "works on this GPU alone")
     canvas.cell(200, y, 14, 12, "", AMBER)
     canvas.text(220, y + 10, "gives its part to the other GPU, and waits for its")
-    canvas.text(
-        0, y + 30, "Time runs to the right. Lengths are those of the names, not of the kernels.", svg.SMALL
-    )
+    canvas.text(0, y + 30, "Left to right: the order of launches. A box is as long as its name.", svg.SMALL)
+    canvas.text(0, y + 46, "The first all_reduce + norm sums the down of the layer before.", svg.SMALL)
     totals = " and ".join(counted(len(row), "launch", "launches") for row in ways.values())
     return single("What a layer launches on each GPU", f"A layer takes {totals}. {'. '.join(said)}.", canvas)
 

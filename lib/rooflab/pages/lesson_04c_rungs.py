@@ -42,24 +42,48 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
     ax.grid(False)
     ax.spines[:].set_visible(False)
     plot.show(fig, f"{title}, by shape and number of tokens.")
+    text = "The dispatcher looks the rung up, by shape and number of tokens."
+    display.say(f"{text} {_started(picks, batches)}".strip())
+    _so_far(picks, batches)
+
+
+# What each rung does, by its source: how it multiplies, shares x, scales and copies.
+_DOES = {
+    8: "`mma`; a warp loads x for itself; scales sums; blocks of few rows: more blocks on small shapes",
+    9: "`mma`; warps share x; scales sums up to 16 tokens, then weights",
+    10: "`wgmma`; warps share x; scales weights",
+    11: "`wgmma`; warps share x; scales sums up to 16 tokens, then weights; the TMA copies, no barrier",
+}
+
+
+def _started(picks: dict[str, list[int]], batches: list[Any]) -> str:
+    """From how many tokens on the rungs of wgmma are picked, where they are on every shape."""
     many = [
         min((batch for batch, rung in zip(batches, row, strict=True) if rung >= 10), default=None)
         for row in picks.values()
     ]
     starts = sorted({batch for batch in many if batch is not None})
-    text = ""
-    if starts and None not in many:
-        span = f"{starts[0]}" + (f" to {starts[-1]}" if len(starts) > 1 else "")
-        text = f"**From {span} tokens on, by shape, rungs 10 and 11 with their `wgmma` are the fastest.** "
-    text += "The dispatcher looks the rung up, by shape and number of tokens."
-    display.say((text.strip() + _shared(picks, batches)).strip())
-
-
-def _shared(picks: dict[str, list[int]], batches: list[Any]) -> str:
-    """Up to how many tokens rung 9 is picked, which was built to share x between many; nothing where it is
-    picked nowhere, or up to the last number of tokens.
-    """
-    at = [batch for row in picks.values() for batch, rung in zip(batches, row, strict=True) if rung == 9]
-    if not at or max(at) == batches[-1]:
+    if not starts or None in many:
         return ""
-    return f" Rung 9 is picked up to {counted(max(at), 'token')} only."
+    span = f"{starts[0]}" + (f" to {starts[-1]}" if len(starts) > 1 else "")
+    return f"**From {span} tokens on, by shape, rungs 10 and 11 with their `wgmma` are the fastest.**"
+
+
+def _so_far(picks: dict[str, list[int]], batches: list[Any]) -> None:
+    """Show for how many tokens and at how many points each rung is picked, with what it does, and what of
+    this depends on the number of tokens.
+    """
+    cells = [cell for row in picks.values() for cell in zip(row, batches, strict=True)]
+    lines = ["| Rung | Fastest at | What it does |", "|---|---|---|"]
+    for rung in sorted({rung for rung, _ in cells}):
+        at = [batch for each, batch in cells if each == rung]
+        span = f"{min(at)} to {counted(max(at), 'token')}" if min(at) < max(at) else counted(min(at), "token")
+        points = f"{len(at)} of {counted(len(cells), 'point')}"
+        lines.append(f"| {rung} | {points}, {span} | {_DOES.get(rung, '')} |")
+    display.say("\n".join(lines))
+    display.say(
+        "The number of tokens decides two things. **Whether to share x**: it grows with the tokens, the "
+        "weights do not. **What to scale**: a group of 128 weights of a row has one sum for each token. With "
+        "few tokens there are fewer sums than weights to scale; a weight is scaled once, for however many "
+        "tokens."
+    )

@@ -179,16 +179,18 @@ def _to(ratio: Any) -> str:
 
 def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> None:
     """Say why a block of rung 11 takes no more tokens, by its registers, and what rungs 12 and 13 do."""
-    case, text = study.chosen(*drawn, batches[-1], here.sized), ""
+    case = study.chosen(*drawn, batches[-1], here.sized)
+    text = "A block of rung 11 holds the sums of all its tokens in registers"
     if case.impl == "11_tma":
         macros = study.own_rung(case)[1]
         threads = 128 * macros["ROW_GROUPS"] * macros["K_GROUPS"]
         units = -(-macros["UNITS"] // macros["ROW_GROUPS"])
-        each, most = units * _TILES_OF * macros["TOKENS"] // 128, _REGISTERS // threads
-        text = f"A block of rung 11 holds the sums of all its tokens in registers. At {drawn[0]:,} × "
-        text += f"{drawn[1]:,} and {batches[-1]} tokens {counted(threads // 128, 'warpgroup')} share those "
-        text += f"of an SM, {most} for each thread, and {each} of them are sums"
-        text += ": the sums of twice the tokens do not fit. " if 2 * each >= most else ". "
+        each = units * _TILES_OF * macros["TOKENS"] // 128
+        most = _REGISTERS // (threads * macros["RESIDENT"])
+        if 2 * each >= most:
+            text += f". At {drawn[0]:,} × {drawn[1]:,} and {batches[-1]} tokens a thread can have {most} "
+            text += f"registers, of which {each} hold sums. The sums of twice the tokens do not fit"
+    text += ". "
     found = re.search(r"setmaxnreg_more<(\d+)>", rungs[11].path.read_text())
     text += "Rungs 12 and 13 take any number of tokens: they cut y into **tiles**, some rows by some tokens. "
     text += "Two warpgroups of a block multiply, a third copies"

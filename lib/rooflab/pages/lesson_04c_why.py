@@ -34,9 +34,8 @@ def behind_the_bound(
     if grown <= 1.05 * bound:
         lines = counters
         if known:
-            head = (
-                f"Up to {counted(free, 'token')} ours grows {grown:.2f} times, its bound {bound:.2f} times."
-            )
+            head = f"At {counted(free, 'token')} ours takes {grown:.2f} times its time at {least.index[0]}, "
+            head += f"the bound {bound:.2f} times its own."
             lines = [head, *lines]
         return display.say("\n".join(f"- {line}" for line in lines))
     lines = list[str]()

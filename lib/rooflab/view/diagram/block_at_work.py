@@ -85,7 +85,7 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
     canvas.text(
         0,
         y + 12,
-        "An example, scaling left out: look at who waits, not at the lengths. All slots are full at first.",
+        "An example without scaling: look at who waits, not at the lengths.",
     )
     y += 24
     unit = (svg.WIDTH - left - 2) / max(max(piece.end for piece in pieces) for _, _, pieces in runs)
@@ -121,6 +121,6 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
         canvas.text(x + 32, y + 9, words)
         x += 54 + svg.wide(words, svg.TEXT)
     canvas.text(
-        0, y + 30, f"A warpgroup is {counted(4, 'warp')} that multiply together, with x from shared memory."
+        0, y + 30, f"A warpgroup: {counted(4, 'warp')} that multiply together. All slots are full at first."
     )
     return single("Who copies, who multiplies, who waits", f"In an example {'; '.join(said)}.", canvas)

@@ -50,9 +50,9 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
 # What each rung does, by its source: what multiplies, whose x it has and what it scales.
 _DOES = {
     8: ("a warp, mma", "its own for each warp; few rows a block, so more blocks", "sums"),
-    9: ("a warp, mma", "shared by warps", "sums up to 16 tokens, then weights"),
+    9: ("a warp, mma", "shared by warps", "sums; weights above 16 tokens"),
     10: ("four warps, wgmma", "shared by warps", "weights"),
-    11: ("four warps, wgmma; the TMA copies", "shared by warps", "sums up to 16 tokens, then weights"),
+    11: ("four warps, wgmma; the TMA copies", "shared by warps", "sums; weights above 16 tokens"),
 }
 
 

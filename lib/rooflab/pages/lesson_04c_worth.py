@@ -72,18 +72,16 @@ def _draw(here: Lab, whole: Rows, read_roof: float, peak: float | None) -> None:
         tuned = here.held("int4", [study.chosen(*_SHAPE, 1, here.sized)])
         us = here.measure("int4", tuned)["median_us"].dropna()
         said += f" (the tuned build that the page uses takes {us.iloc[0]:.1f} µs). " if len(us) else ". "
-    bounds = [f"{us:.1f} µs at {counted(at, 'token')}" for us, at in zip(least, whole.index, strict=True)]
-    plot.show(fig, f"{said}The dashed line is the bound: {listed(bounds)}.")
+    plot.show(fig, f"{said}The dashed line is the bound.")
 
 
 def _compared(whole: Rows) -> str:
-    """What the two rungs bring, as ratios of times, over rung 9 at each number of tokens."""
+    """What the two rungs bring, as ratios of times, over rung 9 at the most tokens."""
     most = whole.index[-1]
     total, wgmma, tma = whole[9] / whole[11], whole[9] / whole[10], whole[10] / whole[11]
     return (
         f"**At {counted(most, 'token')} rung 11 runs at {total[most]:.2f} times the speed of rung 9: "
-        f"{wgmma[most]:.2f} by rung 10 × {tma[most]:.2f} by rung 11.** Beside rung 9, rung 10 has "
-        f"{_series(wgmma)}; rung 11 has {_series(total)}."
+        f"{wgmma[most]:.2f} by rung 10 × {tma[most]:.2f} by rung 11.**"
     )
 
 
@@ -100,10 +98,11 @@ def _behind(whole: Rows) -> str:
 
 
 def _reasons(whole: Rows) -> str:
-    """What each of the two rungs changes beside its instruction, with rung 11's ratios over rung 10."""
+    """What each of the two rungs changes beside its instruction, with its ratios over the one before."""
     text = (
         "Each rung changes more than one thing, so a factor is the rung's, not that of `wgmma` or the TMA "
-        "alone.\n\n- **Rung 10 beside 9**: `mma` takes x from registers, so every warp first loads it there; "
+        f"alone.\n\n- **Rung 10 beside 9**: {_series(whole[9] / whole[10])}. `mma` takes x from registers, so "
+        "every warp first loads it there; "
         "`wgmma` reads it from shared memory. And rung 10 scales weights at any number of tokens.\n"
         f"- **Rung 11 beside 10**: {_series(whole[10] / whole[11])}."
     )

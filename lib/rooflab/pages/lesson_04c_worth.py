@@ -101,8 +101,8 @@ def _reasons(whole: Rows) -> str:
     """What each of the two rungs changes beside its instruction, with its ratios over the one before."""
     text = (
         "Each rung changes more than one thing, so a factor is the rung's, not that of `wgmma` or the TMA "
-        f"alone.\n\n- **Rung 10 beside 9**: {_series(whole[9] / whole[10])}. `mma` takes x from registers, so "
-        "every warp first loads it there; "
+        f"alone.\n\n- **Rung 10 beside 9**: {_series(whole[9] / whole[10])}. `mma` takes x from registers, "
+        "so every warp first loads it there; "
         "`wgmma` reads it from shared memory. And rung 10 scales weights at any number of tokens.\n"
         f"- **Rung 11 beside 10**: {_series(whole[10] / whole[11])}."
     )

@@ -13,8 +13,10 @@ from rooflab.pages import (
     lesson_04b_causes,
     lesson_04c,
     lesson_04c_gain,
+    lesson_04c_large,
     lesson_04c_picks,
     lesson_04c_stops,
+    lesson_04c_why,
     lesson_04c_worth,
     lesson_04d,
     lesson_04d_clocks,
@@ -321,19 +323,21 @@ def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains
 def test_the_cause_of_a_gain_s_fall_is_not_known_where_the_bounds_hardly_fall():
     table = pd.DataFrame({"n": 4096, "k": 4096, "batch": [1, 32, 64], "allowed": [3.8, 3.7, 2.5]})
     text = lesson_04c_gain._falls(table.assign(gain=[3.0, 2.0, 1.5]), [1, 32, 64])
-    assert "bounds falls by 3%, the gain falls by 33%: **there the operations" in text
-    assert text.count("not known") == 1 and "the bounds falls by 32%, the gain falls by 25%. " in text
+    assert "bounds falls by 3%, the gain falls by 33%: **there the bounds do not" in text
+    assert "not known" not in text and "the bounds falls by 32%, the gain falls by 25%. " in text
     text = lesson_04c_gain._falls(table.assign(gain=[3.0, 3.0, 3.1]), [1, 32, 64])
-    assert "not the main cause" not in text
+    assert "do not explain" not in text
 
 
 def test_what_wgmma_and_the_tma_bring_is_said_by_the_times():
     whole = pd.DataFrame({9: [30.0, 40.0, 99.0], 10: [45.0, 40.0, 66.0], 11: [30.0, 40.0, 55.0]}, [1, 16, 64])
     text = lesson_04c_worth._compared(whole)
     assert "At 64 tokens rung 11 runs at 1.80 times the speed of rung 9: 1.50 by rung 10 × 1.20 by" in text
-    assert "Beside rung 9, rung 10 has 0.67 times the speed at 1 token, 1.00 at 16, 1.50 at 64" in text
-    assert text.endswith("rung 11 has 1.00 times the speed at 1 token, 1.00 at 16, 1.80 at 64.")
-    assert "1.50 times the speed at 1 token" in lesson_04c_worth._reasons(whole)
+    reasons = lesson_04c_worth._reasons(whole)
+    assert "Rung 10 beside 9**: 0.67 times the speed at 1 token, 1.00 at 16, 1.50 at 64." in reasons
+    assert "Rung 11 beside 10**: 1.50 times the speed at 1 token, 1.00 at 16, 1.20 at 64." in reasons
+    assert "**At 1 token rung 10 is slower than rung 9.** The drawing" in lesson_04c_worth._behind(whole)
+    assert lesson_04c_worth._behind(whole.loc[[16, 64]]) == "", "equal, or faster"
 
 
 def test_a_step_in_time_is_laid_to_the_build_only_where_a_build_s_own_tokens_cost_less():
@@ -344,6 +348,37 @@ def test_a_step_in_time_is_laid_to_the_build_only_where_a_build_s_own_tokens_cos
     assert found["within"].iloc[0] == pytest.approx(1.02) and np.isnan(found["within"].iloc[2])
     assert found["step"].iloc[2] == pytest.approx(40 / 33) and np.isnan(found["step"].iloc[0])
     assert lesson_04c_picks._spans(found, "start", "end", "{:.0f}") == ["1–4", "8–16", "32"]
+    step = lesson_04c_picks.largest_step(found, 32)
+    assert step[:2] == (16, 32) and lesson_04c_picks.grows_by_builds(step)
+    assert lesson_04c_picks.largest_step(found, 4) is None
+    assert not lesson_04c_picks.grows_by_builds(step._replace(within=1.2))
+
+
+@pytest.mark.parametrize(("last", "busy"), [(45.0, 77.0), (45.0, 95.0), (30.3, 77.0)])
+def test_a_cause_is_said_to_be_unknown_once_and_only_where_ours_grows_more_than_its_bound(
+    h200, monkeypatch, last, busy
+):
+    shown: list[str] = []
+    monkeypatch.setattr(lesson_04c_why.display, "say", shown.append)
+    drawn, step = study.SHAPES[-1], lesson_04c_picks.Step(16, 24, 1.19, 1.02)
+    shape = f"{drawn[0]:,} × {drawn[1]:,}"
+    one = pd.DataFrame({"who": "ours", "batch": [1, 32], "median_us": [30.0, last]})
+    table = pd.DataFrame({"batch": [1, 32, 64], "ours": [25.0, 25.5, 40.0]})
+    seen = pd.DataFrame({"shape": shape, "batch": [1, 16], "waits": ["memory", "barriers"]})
+    seen[["dram_pct", "tensor_pct", "slot"]] = [[busy, 20.0, 40.0], [60.0, 24.0, 41.0]]
+    for counted in (seen, seen[:0]):
+        lesson_04c_why.behind_the_bound(h200, drawn, one, table, 757.0, step, counted)
+    text, bare = shown
+    assert text.count("not known") == bare.count("not known") == (last > 40)
+    assert ("Not a full unit" in text) == (busy < 90) and "could not count" in bare
+    assert ("Open" in text) == (last > 40) and "for memory at 1 token, for barriers at 16 tokens" in text
+
+
+def test_the_reading_anew_is_priced_only_where_l2_cannot_hold_the_weights(h200):
+    one = pd.DataFrame({"who": "ours", "n": 28672, "k": 8192, "batch": [1, 64], "median_us": [30.0, 55.0]})
+    assert "64 × 25.8 = 1,6" in lesson_04c_large._read_anew(one, h200, 4696.0)
+    assert lesson_04c_large._read_anew(one.assign(n=4096, k=4096), h200, 4696.0) == ""
+    assert lesson_04c_large._read_anew(one[:1], h200, 4696.0) == ""
 
 
 def gains_of(loop: dict[int, float], once: dict[int, float]) -> dict[str, pd.Series]:

@@ -53,6 +53,11 @@ def test_who_copies_and_who_waits_is_read_off_the_sources():
     mma, wgmma, tma = map(block_at_work.way_of, rungs)
     assert mma == (True, False, True, 1), "a barrier, no engine, x by registers, a warp alone"
     assert wgmma == (True, False, False, 4) and tma == (False, True, False, 4)
-    waited = [sum(p.what == "waits" for p in block_at_work.run(way)) for way in (mma, wgmma, tma)]
-    assert waited[0] == waited[1] > waited[2] == 0
+    waits = [[p for p in block_at_work.run(way) if p.what == "waits"] for way in (mma, wgmma, tma)]
+    assert len(waits[0]) == len(waits[1]) > len(waits[2])
+    assert {p.lane for p in waits[2]} == {1}, "of rung 11 only the warpgroup whose thread orders copies"
+    pieces = block_at_work.run(tma)
+    for fill in (p for p in pieces if p.what == "copies"):
+        reads = [p.end for p in pieces if p.what == "multiplies" and p.group == fill.group]
+        assert len(reads) == 2 and fill.start >= max(reads), "a slot is filled after all have read it"
     assert "rung 11: one thread has the TMA copy, no barrier" in diagram.who_waits(rungs).says

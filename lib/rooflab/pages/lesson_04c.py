@@ -63,11 +63,17 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     for label, rows in (("INT4, ours", ours), ("FP16, cuBLAS", theirs.sort_values("batch"))):
         if len(rows):
             plot.series(ax, rows["batch"], *plot.band(rows, "median_us"), label=label)
-    ax.set_xticks(batches, [str(batch) for batch in batches])
+    ax.set_xticks(batches, _apart(batches))
     plot.label_ends(ax)
     said = f"{title} on {gpu}, {plot.dates(pd.concat([ours, theirs]))}: medians, and the middle half of the "
     said += f"samples shaded. {listed(_went(ours, 'INT4') + _went(theirs, 'FP16'))}."
     return answer, able, (fig, said)
+
+
+def _apart(ticks: list[int]) -> list[str]:
+    """Labels of a logarithmic axis: none where the next tick is so near that both would touch."""
+    nexts = [*ticks[1:], 2 * ticks[-1]]
+    return [str(tick) if after > 1.2 * tick else "" for tick, after in zip(ticks, nexts, strict=True)]
 
 
 def _fast(ratio: float) -> str:
@@ -164,15 +170,23 @@ def affordable(sms: int, ghz: float, read_roof: float) -> None:
 
 
 def read_once(here: Lab, rungs: Any, gpu: str, batches: list[Any], read_roof: float, peak: Any) -> Rows:
-    """Draw rungs 5 and 6 and the dispatcher's choice by the number of tokens, with the bound; times by tokens
-    and rung.
+    """Say whether the shape fits into L2 and what its times show; draw rungs 5 and 6 and the dispatcher's
+    choice by the number of tokens, with the bound; times by tokens and rung.
     """
     shape = study.SHAPES[0]
+    weights, cache = shape[0] * shape[1] * WEIGHT_BYTES["int4_g128"], int(here.run["l2_bytes"])
+    text = f"Both were timed on {shape[0]:,} × {shape[1]:,} weights, {weights / 1e6:.1f} MB. They "
+    if weights < cache:
+        text += f"fit into L2 ({plot.size_text(cache)}), from which rung 5 can read them again. So the chart "
+        text += "shows what a token costs in instructions, not what reading once saves from DRAM."
+    else:
+        text += f"do not fit into L2 ({plot.size_text(cache)}), so rung 5 reads them from DRAM again."
+    display.say(text)
     single = [case for case in study.rungs(*shape) if case.impl == rungs[4].name]
     again = here.measure("int4", [*single, *study.reused(*shape)])
     wide = again.pivot(index="batch", columns="impl", values="median_us")
     picks = here.measure("int4", [study.chosen(*shape, batch, here.sized) for batch in batches])
-    title = f"Time of a {shape[0]:,} × {shape[1]:,} product"
+    title = f"Time of one product, {shape[0]:,} × {shape[1]:,}"
     fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=3)
     named = ((rungs[4], "rung 5: read for each"), (rungs[5], "rung 6: read once"))
     for rung, label in named:
@@ -184,7 +198,7 @@ def read_once(here: Lab, rungs: Any, gpu: str, batches: list[Any], read_roof: fl
     ticks = sorted({*again["batch"], *picks["batch"]})
     least = [bound_us(*shape, tick, "int4_g128", read_roof, peak) for tick in ticks]
     plot.series(ax, ticks, least, label="INT4 bound", colour=plot.ROOF_COLOUR)
-    ax.set_xticks(ticks, [str(tick) for tick in ticks])
+    ax.set_xticks(ticks, _apart(ticks))
     plot.round_ticks(ax)
     plot.label_ends(ax)
     said = f"{title} on {gpu}, {plot.dates(pd.concat([again, picks]))}. Rungs 5 and 6 multiply on CUDA "
@@ -197,8 +211,8 @@ def read_once(here: Lab, rungs: Any, gpu: str, batches: list[Any], read_roof: fl
 
 
 def read_once_explained(wide: Rows, here: Lab, rungs: Any, sms: int, ghz: float) -> None:
-    """Say what reading the weights once brings on CUDA cores, whether this tests the price of a reading from
-    DRAM, and what a further token costs beside its multiply-adds.
+    """Say what reading and unpacking the weights once brings on CUDA cores, and what a further token costs
+    beside its multiply-adds.
     """
     each, once = (wide[rungs[at].name] for at in (4, 5))
     both = wide[each.notna() & once.notna()].index
@@ -210,21 +224,14 @@ def read_once_explained(wide: Rows, here: Lab, rungs: Any, sms: int, ghz: float)
     text += f", and tensor cores are {display.speed(once[last] / ours)} again" if ours == ours else ""
     text += ".** "
     n, k = study.SHAPES[0]
-    weights, cache = n * k * WEIGHT_BYTES["int4_g128"], int(here.run["l2_bytes"])
-    if weights < cache and each[last] / once[last] < last:
-        text += (
-            f"By the drawing above it would be up to {last} times, with every reading from DRAM. This shape "
-        )
-        text += f"does not test that: its {weights / 1e6:.1f} MB fit into L2 ({plot.size_text(cache)}), from "
-        text += "which rung 5 can read them again. "
     if len(us) > 1:
         more, adds = a_further_token(wide, rungs), n * k / (sms * 128 * ghz * 1e3)
-        text += f"Look at what a further token adds. Its multiply-adds alone would take {adds:.2f} µs of all "
+        text += f"A further token's multiply-adds alone would take {adds:.2f} µs of all "
         text += f"CUDA cores; from {us.index[0]} to {last} tokens rung 6 takes "
         text += f"{more:.2f} µs more for each. " if more > 0 else "no longer. "
         if more > 1.5 * adds:
             text += f"**So a token is not free on CUDA cores, and costs {times(more / adds)} times its "
-            text += "multiply-adds.**"
+            text += "multiply-adds.** What else it costs was not recorded."
         elif more > 0.5 * adds:
             text += "**So a token costs about its multiply-adds.**"
         else:
@@ -308,7 +315,8 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
     few = {name: n for name, n in seen.items() if n < len(ahead)}
     text = f"**Ours is faster than {listed([name for name in seen if name not in few]) or 'any peer'} at "
     text += f"{(ahead > 1).sum()} of {len(ahead)} points**, at {ahead.min():.2f} to {ahead.max():.2f} times "
-    text += "the speed of the fastest of them."
+    first = times.loc[ahead.index, peers].idxmin(axis=1).value_counts()
+    text += f"the speed of the fastest of them ({listed(f'{who} at {at}' for who, at in first.items())})."
     for name, n in few.items():
         slow = (times[name] / times["ours"]).dropna()
         text += f" {name}, timed at {n} points, takes {slow.min():.2g} to {slow.max():.2g} times as long."

@@ -102,7 +102,7 @@ def gain_over_fp16(
         plot.series(ax, side.index, side, label=f"{n:,} × {k:,}")
     batches = sorted(gain.index.unique("batch"))
     allowed = [allows(*shapes[-1], batch, read_roof, peak) for batch in batches]
-    plot.series(ax, batches, allowed, label="ratio of bounds, largest", colour=plot.ROOF_COLOUR)
+    plot.series(ax, batches, allowed, label="ratio of bounds", colour=plot.ROOF_COLOUR)
     plot.roof_line(ax, 1, "as fast as FP16")
     ax.set_xticks(some, some)
     plot.label_ends(ax)
@@ -164,8 +164,7 @@ def _falls(table: Rows, batches: list[Any]) -> str:
         text += f"From {start} to {counted(end, 'token')} the ratio of the bounds {_to(bound)}, the gain "
         text += f"{_to(seen)}"
         if end == flat[-1] and (seen < 0.9 * bound).all():
-            text += ": **there the operations that the bound counts are not the main cause. What is, is not "
-            text += "known**"
+            text += ": **there the bounds do not explain the fall**"
         text += ". "
     return text
 
@@ -179,36 +178,23 @@ def _to(ratio: Any) -> str:
 
 
 def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> None:
-    """Count the registers that hold sums: rung 11's at its last number of tokens, rung 12's and 13's."""
+    """Say why a block of rung 11 takes no more tokens, by its registers, and what rungs 12 and 13 do."""
     case = study.chosen(*drawn, batches[-1], here.sized)
-    text, counts = "Rung 11 holds the sums of all its tokens in registers of one block. ", ""
+    text = "A block of rung 11 holds the sums of all its tokens in registers"
     if case.impl == "11_tma":
         macros = study.own_rung(case)[1]
         threads = 128 * macros["ROW_GROUPS"] * macros["K_GROUPS"]
-        units, tokens = -(-macros["UNITS"] // macros["ROW_GROUPS"]), macros["TOKENS"]
-        each = units * _TILES_OF * tokens // 128
-        used = here.measure("int4", here.held("int4", [case]))["registers"].dropna()
-        most = _REGISTERS // threads
-        text += (
-            f"In its build for {batches[-1]} tokens the sums of twice as many would not fit. "
-            if 2 * each >= most
-            else ""
-        )
-        text += f"{counted(threads // 128, 'warpgroup')} of a block "
-        text += "multiply there. "
-        counts = f"At {drawn[0]:,} × {drawn[1]:,} and {batches[-1]} tokens {threads} threads share an SM's "
-        counts += f"{_REGISTERS:,} registers, {most} each"
-        counts += f". The build uses {used.iloc[0]:.0f}, " if len(used) else ". The build uses "
-        counts += f"{each} of them for sums: a warpgroup of 128 threads has {counted(units, 'unit')} of "
-        counts += (
-            f"{_TILES_OF} rows, so {units} × {_TILES_OF} rows × {tokens} tokens ÷ 128. Twice the tokens "
-        )
-        counts += f"need {2 * each} for sums"
-        counts += " alone. " if 2 * each >= most else ". "
+        units = -(-macros["UNITS"] // macros["ROW_GROUPS"])
+        each = units * _TILES_OF * macros["TOKENS"] // 128
+        most = _REGISTERS // (threads * macros["RESIDENT"])
+        if 2 * each >= most:
+            text += f". At {drawn[0]:,} × {drawn[1]:,} and {batches[-1]} tokens a thread can have {most} "
+            text += f"registers, of which {each} hold sums. The sums of twice the tokens do not fit"
+    text += ". "
     found = re.search(r"setmaxnreg_more<(\d+)>", rungs[11].path.read_text())
+    text += "Rungs 12 and 13 take any number of tokens: they cut y into **tiles**, some rows by some tokens. "
+    text += "Two warpgroups of a block multiply, a third copies"
     if found:
-        text += f"In rungs 12 and 13 two warpgroups multiply, with {found[1]} registers a thread: room "
-        text += "for 128 sums, those of 64 rows × 256 tokens for each of the two."
-    display.say(text.strip())
-    if counts:
-        display.fold_parts("The registers counted", [counts])
+        text += f". So a thread that multiplies has {found[1]} registers, room for 128 sums: 64 rows × 256 "
+        text += "tokens for each of the two warpgroups"
+    display.say(f"{text}.")

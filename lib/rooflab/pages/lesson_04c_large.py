@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from rooflab.lab import Lab
+from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.pages import Rows
 from rooflab.studies import int4 as study
 from rooflab.view import display
@@ -20,8 +21,10 @@ def free_up_to(table: Rows, near: float = 0.05) -> tuple[int, float]:
     return int(table["batch"][table["ours"] <= (1 + near) * table["ours"].iloc[0]].max()), near
 
 
-def growth_by_batch(one: Rows, table: Rows) -> None:
-    """Say how each contestant's time grows with the batch, ours beside the bound in `table`."""
+def growth_by_batch(one: Rows, table: Rows, here: Lab, read_roof: float) -> None:
+    """Say how each contestant's time grows with the batch, ours beside the bound in `table` and beside
+    weights that are read anew for each token, where L2 cannot hold them.
+    """
     us = one.pivot(index="batch", columns="who", values="median_us")
     timed = us[us["ours"].notna()] if "ours" in us else us
     grown = timed.iloc[-1] / timed.iloc[0]
@@ -44,7 +47,26 @@ def growth_by_batch(one: Rows, table: Rows) -> None:
             on = list(late) == [batch for batch in us.index if batch >= late[0]]
             text += f"{who.capitalize()} is " + ("" if on else "first ")
             text += f"no faster than FP16 {'from' if on else 'at'} {counted(late[0], 'token')}{' on' * on}. "
-    display.say(text.strip())
+    display.say((text + _read_anew(one, here, read_roof)).strip())
+
+
+def _read_anew(one: Rows, here: Lab, read_roof: float) -> str:
+    """How long the weights alone would take, read from DRAM for each of the most tokens; nothing where L2
+    holds them, or where ours takes longer.
+    """
+    ours = one[one["who"] == "ours"].dropna(subset="median_us").sort_values("batch")
+    if ours.empty or ours["batch"].iloc[-1] == 1:
+        return ""
+    last = ours.iloc[-1]
+    weights = int(last["n"]) * int(last["k"]) * WEIGHT_BYTES["int4_g128"]
+    each = weights / read_roof / 1e3
+    if weights < int(here.run["l2_bytes"]) or not last["median_us"] < last["batch"] * each:
+        return ""
+    tokens = last["batch"]
+    text = (
+        f"Read from DRAM for each of {tokens} tokens, the weights alone would take {tokens} × {each:.1f} = "
+    )
+    return f"{text}{tokens * each:,.0f} µs; ours takes {last['median_us']:.1f} µs."
 
 
 def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple[Lab, Rows]:

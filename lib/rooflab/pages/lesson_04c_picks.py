@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -12,7 +12,7 @@ from rooflab.pages.lesson_04c_large import free_up_to
 from rooflab.pages.lesson_04c_worth import SUMS_SCALED
 from rooflab.studies import int4 as study
 from rooflab.view import display
-from rooflab.words import listed
+from rooflab.words import counted, listed
 
 
 def _picks(here: Lab, drawn: Any, batches: list[Any]) -> Rows:
@@ -42,13 +42,36 @@ def _builds(rows: Rows) -> Rows:
     return found.reset_index(drop=True)
 
 
-def time_by_build(here: Lab, drawn: Any, batches: list[Any], table: Rows) -> None:
+class Step(NamedTuple):
+    """The largest step in time between builds up to the tokens that the bound has nearly free: from and to
+    how many tokens, how large, and how much time grows at most within a build.
+    """
+
+    before: int
+    after: int
+    ratio: float
+    within: float
+
+
+def largest_step(found: Rows, free: int) -> Step | None:
+    """The largest step of these builds up to `free` tokens, or None where none costs more than 5%."""
+    early = found[found["start"] <= free]
+    steps = early["step"].dropna()
+    if steps.empty or not steps.max() > 1.05:
+        return None
+    at = int(steps.idxmax())
+    ends = int(found["end"][at - 1]), int(found["start"][at])
+    return Step(*ends, float(steps[at]), float(early["within"].max()))
+
+
+def time_by_build(here: Lab, drawn: Any, batches: list[Any], table: Rows) -> Step | None:
     """Show how our time grows within a build and from one build to the next, and say which is more, up to
-    the tokens that the bound has nearly free.
+    the tokens that the bound has nearly free; the largest step.
     """
     rows = _picks(here, drawn, batches)
     if len(rows) < 3:
-        return display.say("Too few numbers of tokens were timed here to tell.")
+        display.say("Too few numbers of tokens were timed here to tell.")
+        return None
     found = _builds(rows)
     found["tokens"] = _spans(found, "start", "end", "{:.0f}")
     found["took"] = _spans(found, "us", "most", "{:.1f}")
@@ -59,35 +82,39 @@ def time_by_build(here: Lab, drawn: Any, batches: list[Any], table: Rows) -> Non
         f"A row for each build that the dispatcher picks, {drawn[0]:,} × {drawn[1]:,} on {here.run['gpu']}"
     )
     display.table(found, names, forms, title)
-    free = found[found["start"] <= free_up_to(table)[0]]
-    within, steps = free["within"].max(), free["step"].dropna()
-    if steps.empty or not steps.max() > 1.05:
-        return display.say(
-            "**No step between builds costs more than 5%**, up to the tokens that the bound has free."
-        )
-    at = int(steps.idxmax())
-    before, after = int(found["end"][at - 1]), int(found["start"][at])
-    text = f"Up to {free['end'].iloc[-1]} tokens, which the bound has nearly free, the largest step is from "
-    text += f"{before} to {after} tokens: {steps[at]:.2f} times"
-    if within < 1 + (steps.max() - 1) / 2:
-        text += f"; within a build time grows {within:.2f} times at most. **So time grows from build to "
+    free = free_up_to(table)[0]
+    step = largest_step(found, free)
+    if step is None:
+        display.say(f"**No step between builds costs more than 5%** up to {counted(free, 'token')}.")
+        return None
+    text = f"Up to {counted(free, 'token')} the largest step is from {step.before} to {step.after} tokens: "
+    text += f"{step.ratio:.2f} times"
+    if grows_by_builds(step):
+        text += f"; within a build time grows {step.within:.2f} times at most. **So time grows from build to "
         text += "build, hardly within one**"
-    display.say(f"{text}. {_differ(here, drawn, before, after)}".strip())
+    display.say(f"{text}.")
+    return step
 
 
-def _differ(here: Lab, drawn: Any, before: int, after: int) -> str:
-    """In which constants the builds for two numbers of tokens differ, where they are of one rung."""
-    cases = [study.chosen(*drawn, batch, here.sized) for batch in (before, after)]
+def grows_by_builds(step: Step) -> bool:
+    """Whether further tokens of the same build cost less than half of what the largest step does."""
+    return step.within < 1 + (step.ratio - 1) / 2
+
+
+def differ(here: Lab, drawn: Any, step: Step) -> str:
+    """In which constants the builds before and after a step differ, where they are of one rung."""
+    cases = [study.chosen(*drawn, batch, here.sized) for batch in (step.before, step.after)]
+    where = f"At the step from {step.before} to {step.after} tokens"
     if cases[0].impl != cases[1].impl:
-        return "The two builds are of different rungs. What of this costs the time is not known."
+        return f"{where} the rung changes."
     built = [study.own_rung(case)[1] for case in cases]
     other = [f"`{name}`" for name in built[1] if built[0].get(name) != built[1][name]]
     other = [name for name in other if name != "`TOKENS`"]
-    text = "The two builds differ in TOKENS"
-    text += f" and in how they divide the work ({listed(other)})" * bool(other)
+    text = f"{where} TOKENS changes"
+    text += f", the division of the work ({listed(other)})" * bool(other)
     if cases[0].impl == "11_tma" and built[0]["TOKENS"] <= SUMS_SCALED < built[1]["TOKENS"]:
-        text += f"; above TOKENS = {SUMS_SCALED} rung 11 also scales each weight instead of the sums"
-    return f"{text}. Which of this costs the time is not known."
+        text += ", and what is scaled: weights instead of sums"
+    return f"{text}."
 
 
 def _spans(found: Rows, first: str, last: str, form: str) -> list[str]:

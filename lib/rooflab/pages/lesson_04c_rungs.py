@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 from matplotlib.patches import Rectangle
 
 from rooflab.lab import Lab
 from rooflab.ops import int4
 from rooflab.studies import int4 as study
 from rooflab.view import display, plot
-from rooflab.words import counted
 
 
 def _picked(here: Lab, n: int, k: int, batch: int) -> int:
@@ -24,7 +24,7 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
     wgmma is chosen.
     """
     picks = {f"{n:,} × {k:,}": [_picked(here, n, k, batch) for batch in batches] for n, k in shapes}
-    title = f"The rung that was fastest in tuning on {gpu}"
+    title = f"The rung that the dispatcher picks on {gpu}"
     fig, ax = plot.figure("tokens", title=title, height=1.1 + 0.3 * len(shapes))
     fig.set_figwidth(7.4)
     ladder = sorted({rung for row in picks.values() for rung in row})
@@ -42,24 +42,49 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
     ax.grid(False)
     ax.spines[:].set_visible(False)
     plot.show(fig, f"{title}, by shape and number of tokens.")
+    if started := _started(picks, batches):
+        display.say(started)
+    _so_far(picks, batches, gpu)
+
+
+# What each rung does, by its source: what multiplies, whose x it has and what it scales.
+_DOES = {
+    8: ("a warp, mma", "its own for each warp; few rows a block, so more blocks", "sums"),
+    9: ("a warp, mma", "shared by warps", "sums; weights above 16 tokens"),
+    10: ("four warps, wgmma", "shared by warps", "weights"),
+    11: ("four warps, wgmma; the TMA copies", "shared by warps", "sums; weights above 16 tokens"),
+}
+
+
+def _started(picks: dict[str, list[int]], batches: list[Any]) -> str:
+    """From how many tokens on the rungs of wgmma are picked, where they are on every shape."""
     many = [
         min((batch for batch, rung in zip(batches, row, strict=True) if rung >= 10), default=None)
         for row in picks.values()
     ]
     starts = sorted({batch for batch in many if batch is not None})
-    text = ""
-    if starts and None not in many:
-        span = f"{starts[0]}" + (f" to {starts[-1]}" if len(starts) > 1 else "")
-        text = f"**From {span} tokens on, by shape, rungs 10 and 11 with their `wgmma` are the fastest.** "
-    text += "The dispatcher looks the rung up, by shape and number of tokens."
-    display.say((text.strip() + _shared(picks, batches)).strip())
-
-
-def _shared(picks: dict[str, list[int]], batches: list[Any]) -> str:
-    """Up to how many tokens rung 9 is picked, which was built to share x between many; nothing where it is
-    picked nowhere, or up to the last number of tokens.
-    """
-    at = [batch for row in picks.values() for batch, rung in zip(batches, row, strict=True) if rung == 9]
-    if not at or max(at) == batches[-1]:
+    if not starts or None in many:
         return ""
-    return f" Rung 9 is picked up to {counted(max(at), 'token')} only."
+    span = f"{starts[0]}" + (f" to {starts[-1]}" if len(starts) > 1 else "")
+    return f"**From {span} tokens on, by shape, rungs 10 and 11 with their `wgmma` are picked.**"
+
+
+def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str) -> None:
+    """Show for how many tokens and at how many points each rung is picked, with what it does, and what of
+    this depends on the number of tokens.
+    """
+    cells = [cell for row in picks.values() for cell in zip(row, batches, strict=True)]
+    table = []
+    for rung in sorted({rung for rung, _ in cells}):
+        at = [batch for each, batch in cells if each == rung]
+        span = f"{min(at)} to {max(at)}" if min(at) < max(at) else f"{min(at)}"
+        table.append((str(rung), span, f"{len(at)} of {len(cells)}", *_DOES.get(rung, ("", "", ""))))
+    names = {"rung": "Rung", "tokens": "Tokens", "points": "Points", "by": "Multiplies", "x": "x"}
+    names |= {"scales": "Scales"}
+    display.table(pd.DataFrame(table, columns=list(names)), names, {}, f"The rungs picked on {gpu}")
+    display.say(
+        "The number of tokens decides two things. **Whether to share x**: it grows with the tokens, the "
+        "weights do not. **What to scale**: a group of 128 weights of a row has one sum for each token. With "
+        "few tokens there are fewer sums than weights to scale; a weight is scaled once, for however many "
+        "tokens."
+    )

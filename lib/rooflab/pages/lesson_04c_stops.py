@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
-from rooflab.numerics.quant import GROUP
 from rooflab.pages import Rows
-from rooflab.studies import int4 as study
 from rooflab.view import display
-
-_RUNGS_OF_TILES = ("12_token_tiles", "13_stream_k")  # blocks of 128 TALL rows
 
 
 def bound_us(n: int, k: int, batch: int, format: str, read_roof: float, peak: float | None) -> float:
@@ -66,7 +61,7 @@ def where_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
     }
     columns |= {"FP16 cuBLAS": "FP16 (µs)", "gain": "Gain"}
     forms = {"ours": "{:.1f}", "FP16 cuBLAS": "{:.1f}", "rate": "{:.0f}", "gain": "{:.2f}"}
-    table, reasons = beyond, list[str]()
+    table = beyond
     if {"dram_read", "fp16_tensor"} <= set(source.roof):
         table = _beside_bounds(beyond, source, shapes)
         columns |= {
@@ -77,17 +72,12 @@ def where_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
         forms |= dict.fromkeys(("possible", "fp16_over", "over"), "{:.2f}")
         first = table[table["gain"] < 1].sort_values(["batch", "gain"], kind="stable").head(1)
         most = table[(table["batch"] == at) & (table["gain"] > 1)].sort_values("gain").tail(1)
-        names = {f"{n:,} × {k:,}": (n, k) for n, k in shapes}
         peak = source.roof["fp16_tensor"].value
         text += "".join(f" {_fallen(row)}" for row in first.itertuples())
         text += "".join(f" {_ahead(row, peak)}" for row in most.itertuples())
-        chosen = (*first.itertuples(), *most.itertuples())
-        reasons = [line for row in chosen if (line := _line(row, source, names))]
     display.say(text)
-    items = "\n".join(f"- {reason}" for reason in reasons)
     title = f"Every point beyond a block's tokens, on {source.run.gpu}"
-    parts = [items, (table, columns, forms, title)] if items else [(table, columns, forms, title)]
-    display.fold_parts("The work of an SM there, and every point", parts)
+    display.table(table, columns, forms, title, folded=True)
 
 
 def _beside_bounds(beyond: Rows, source: Lab, shapes: list[Any]) -> Rows:
@@ -128,42 +118,3 @@ def _ahead(row: Any, peak: float) -> str:
         )
         text += "square product that sets the peak"
     return f"{text}."
-
-
-def _line(row: Any, source: Lab, names: dict[str, Any]) -> str:
-    """How much an SM multiplies at one point; nothing for a rung without tiles."""
-    work = work_of_an_sm(*names[row.shape], row.batch, source)
-    if not work:
-        return ""
-    text = (
-        f"**{row.shape}, {row.batch} tokens**: tiles have {work.rows} rows and up to {work.tokens} tokens. "
-    )
-    text += f"{work.tiles} tiles × {work.groups} groups of {GROUP} columns of k ÷ {work.sms} SMs = "
-    text += f"**{work.steps:.0f} groups an SM**."
-    return text
-
-
-class Work(NamedTuple):
-    """How a product is cut into tiles for the SMs: groups of k that a tile has."""
-
-    rows: int
-    tokens: int
-    tiles: int
-    groups: int
-    sms: int
-
-    @property
-    def steps(self) -> float:
-        """Groups of k that an SM multiplies, on average."""
-        return self.tiles * self.groups / self.sms
-
-
-def work_of_an_sm(n: int, k: int, batch: int, source: Lab) -> Work | None:
-    """How the dispatcher's choice cuts a product, or None for a rung without such tiles."""
-    case = study.chosen(n, k, batch, source.sized)
-    if case.impl not in _RUNGS_OF_TILES:
-        return None
-    macros = study.own_rung(case)[1]
-    rows, tokens = 128 * macros["TALL"], macros["TOKENS"]
-    tiles = math.ceil(n / rows) * math.ceil(batch / tokens)
-    return Work(rows, tokens, tiles, math.ceil(k / GROUP), int(source.run["sms"]))

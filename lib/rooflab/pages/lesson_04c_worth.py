@@ -31,8 +31,8 @@ def worth_by_batch(here: Lab, read_roof: float, peak: float | None) -> None:
     missing = [batch for batch in asked if batch not in whole.index]
     if len(whole):
         _draw(here, whole, read_roof, peak)
-        display.say(_compared(whole))
-        display.fold_parts("Why, rung by rung", [_reasons(whole), _instructions(here, whole)])
+        display.say(f"{_compared(whole)} {_behind(whole)}{_instructions(here)}".strip())
+        display.fold_parts("What else each rung changes", [_reasons(whole)])
     if missing:
         at = f"{listed(missing)} {'token' if missing == [1] else 'tokens'}"
         display.say(
@@ -72,34 +72,42 @@ def _draw(here: Lab, whole: Rows, read_roof: float, peak: float | None) -> None:
         tuned = here.held("int4", [study.chosen(*_SHAPE, 1, here.sized)])
         us = here.measure("int4", tuned)["median_us"].dropna()
         said += f" (the tuned build that the page uses takes {us.iloc[0]:.1f} µs). " if len(us) else ". "
-    bounds = [f"{us:.1f} µs at {counted(at, 'token')}" for us, at in zip(least, whole.index, strict=True)]
-    plot.show(fig, f"{said}The dashed line is the bound: {listed(bounds)}.")
+    plot.show(fig, f"{said}The dashed line is the bound.")
 
 
 def _compared(whole: Rows) -> str:
-    """What the two rungs bring, as ratios of times, over rung 9 at each number of tokens."""
+    """What the two rungs bring, as ratios of times, over rung 9 at the most tokens."""
     most = whole.index[-1]
     total, wgmma, tma = whole[9] / whole[11], whole[9] / whole[10], whole[10] / whole[11]
     return (
         f"**At {counted(most, 'token')} rung 11 runs at {total[most]:.2f} times the speed of rung 9: "
-        f"{wgmma[most]:.2f} by rung 10 × {tma[most]:.2f} by rung 11.** Beside rung 9, rung 10 has "
-        f"{_series(wgmma)}; rung 11 has {_series(total)}."
+        f"{wgmma[most]:.2f} by rung 10 × {tma[most]:.2f} by rung 11.**"
+    )
+
+
+def _behind(whole: Rows) -> str:
+    """At which few tokens rung 10 is slower than rung 9, and what the drawing of the two leaves out."""
+    slow = [at for at in whole.index if at <= SUMS_SCALED and whole[10][at] > 1.02 * whole[9][at]]
+    if not slow:
+        return ""
+    return (
+        f"**At {listed(slow)} {'token' if slow == [1] else 'tokens'} rung 10 is slower than rung 9.** The "
+        "drawing above leaves out the scaling: rung 10 scales every weight, rung 9 up to "
+        f"{SUMS_SCALED} tokens only the sums, and so does rung 11. "
     )
 
 
 def _reasons(whole: Rows) -> str:
-    """What each of the two rungs changes beside its instruction, with its ratios at each number of tokens."""
-    wgmma, tma = whole[9] / whole[10], whole[10] / whole[11]
+    """What each of the two rungs changes beside its instruction, with its ratios over the one before."""
     text = (
         "Each rung changes more than one thing, so a factor is the rung's, not that of `wgmma` or the TMA "
-        f"alone.\n\n- **Rung 10 beside 9**: {_series(wgmma)}. `mma` takes x from registers, so every warp "
-        "first loads it there; `wgmma` reads it from shared memory. But rung 10 scales *each weight*, which "
-        "costs the same for any number of tokens; rung 9 scales the sums of a group, which costs little for "
-        f"few tokens.\n- **Rung 11 beside 10**: {_series(tma)}."
+        f"alone.\n\n- **Rung 10 beside 9**: {_series(whole[9] / whole[10])}. `mma` takes x from registers, "
+        "so every warp first loads it there; "
+        "`wgmma` reads it from shared memory. And rung 10 scales weights at any number of tokens.\n"
+        f"- **Rung 11 beside 10**: {_series(whole[10] / whole[11])}."
     )
     if whole.index[0] <= SUMS_SCALED:
-        text += f" Up to {SUMS_SCALED} tokens rung 11 also scales sums again, so there the ratio is not "
-        text += "the copies' alone."
+        text += f" Up to {SUMS_SCALED} tokens the ratio is not the copies' alone: rung 11 scales sums there."
     return text
 
 
@@ -110,7 +118,7 @@ def _series(ratio: Any) -> str:
     return ", ".join([*words, *(f"{of:.2f} at {batch}" for batch, of in more)])
 
 
-def _instructions(here: Lab, whole: Rows) -> str:
+def _instructions(here: Lab) -> str:
     """What was counted of them for one token: instructions a weight, of rungs 9 and 10."""
     names = [int4.LADDERS["int4"][number - 1].name for number in _NUMBERS]
     cases = [case for case in study.rungs(*_SHAPE) if case.impl in names]
@@ -121,9 +129,7 @@ def _instructions(here: Lab, whole: Rows) -> str:
     if executed.isna().any():
         return ""
     each = 32 * executed.to_numpy() / (_SHAPE[0] * _SHAPE[1])
-    text = f"Counted for one token: {each[0]:.1f} instructions a weight in rung 9, {each[1]:.1f} in rung "
-    text += f"10 and {each[2]:.1f} in rung 11."
-    times = whole.loc[1] if 1 in whole.index else None
-    if times is not None and int(np.argmax(each)) == int(np.argmax(times.to_numpy(float))):
-        text += f" Rung {_NUMBERS[int(np.argmax(each))]}, with the most of them, takes longest there."
-    return text
+    return (
+        f"Counted for one token: {each[0]:.1f} instructions a weight in rung 9, {each[1]:.1f} in rung 10 and "
+        f"{each[2]:.1f} in rung 11."
+    )

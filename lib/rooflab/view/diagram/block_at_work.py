@@ -15,7 +15,7 @@ from rooflab.words import counted
 
 _WORKERS, _GROUPS = 2, 4
 _ORDER, _LOAD, _COPY = 1, 1, 2  # steps: ordering a slot's copies, loading x into registers, a slot's copy
-_FEW, _MANY = 3, 5  # steps that a slot's products take, by turns
+_FEW, _MANY = 2, 6  # steps that a slot's products take: one worker is slow for half the slots, then the other
 
 
 class Way(NamedTuple):
@@ -51,8 +51,10 @@ class Piece(NamedTuple):
 
 
 def run(way: Way) -> list[Piece]:
-    """What _WORKERS that share their slots do with _GROUPS groups of k; copies stay ahead of them."""
-    found, now = list[Piece](), [0] * _WORKERS
+    """What _WORKERS that share their slots do with _GROUPS groups of k; copies stay ahead of them. A thread
+    of the last worker starts an engine: once its next products are under way, and all have read the slot.
+    """
+    found, now, read = list[Piece](), [0] * _WORKERS, 0
     for group in range(_GROUPS):
         if way.barrier:
             last = max(now)
@@ -64,11 +66,15 @@ def run(way: Way) -> list[Piece]:
             if way.loads_x:
                 found.append(Piece(who, "loads x", group, now[who], now[who] + _LOAD))
                 now[who] += _LOAD
-            takes = _MANY if who == group % _WORKERS else _FEW
+            takes = _MANY if who == 2 * group // _GROUPS else _FEW
             found.append(Piece(who, "multiplies", group, now[who], now[who] + takes))
             now[who] += takes
-        if way.engine and group + 1 < _GROUPS:  # the slot is empty again: the engine fills it
-            found.append(Piece(_WORKERS, "copies", group, max(now), max(now) + _COPY))
+        if way.engine and group:  # of the slot before
+            starts = max(now[-1], read)
+            found += [Piece(_WORKERS - 1, "waits", group, now[-1], starts)] if now[-1] < starts else []
+            found.append(Piece(_WORKERS, "copies", group - 1, starts, starts + _COPY))
+            now[-1] = starts
+        read = max(now)
     return found
 
 
@@ -79,7 +85,7 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
     canvas.text(
         0,
         y + 12,
-        "An example: look at who waits, not at the lengths. All slots are full at first.",
+        "An example without scaling: look at who waits, not at the lengths.",
     )
     y += 24
     unit = (svg.WIDTH - left - 2) / max(max(piece.end for piece in pieces) for _, _, pieces in runs)
@@ -115,6 +121,6 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
         canvas.text(x + 32, y + 9, words)
         x += 54 + svg.wide(words, svg.TEXT)
     canvas.text(
-        0, y + 30, f"A warpgroup is {counted(4, 'warp')} that multiply together, with x from shared memory."
+        0, y + 30, f"A warpgroup: {counted(4, 'warp')} that multiply together. All slots are full at first."
     )
     return single("Who copies, who multiplies, who waits", f"In an example {'; '.join(said)}.", canvas)

@@ -80,21 +80,19 @@ def x_beside_weights(rungs: Sequence[Rung], tokens: Sequence[int] = (1, 16)) -> 
     parts = {rung: part_of(rung).x_once for rung in rungs}
     most = max(2 * count / (rows * weight) for rows in parts.values() for count in tokens)
     canvas, left, y, said = Canvas(_NARROW), 164.0, 0.0, []
-    unit = (_NARROW - left - 140) / (1 + most)
+    unit = (_NARROW - left - 60) / (1 + most)
     for rung, rows in parts.items():
         for count in tokens:
             ratio = 2 * count / (rows * weight)
             name = f"rung {rung.name.partition('_')[0]}, {counted(rows, 'row')}, {counted(count, 'token')}"
             canvas.text(left - 8, y + 16, name, svg.SMALL, "end")
             canvas.cell(left, y, unit, 23, "weights", GREY)
-            canvas.cell(left + unit, y, ratio * unit, 23, "x", SKY)
-            canvas.text(
-                left + (1 + ratio) * unit + 6, y + 16, f"x: {ratio:.0%} of the weights", svg.SMALL, bold=True
-            )
+            canvas.cell(left + unit, y, ratio * unit, 23, "x" if ratio * unit > 12 else "", SKY)
+            canvas.text(left + (1 + ratio) * unit + 6, y + 16, f"x: {ratio:.0%}", svg.SMALL, bold=True)
             said.append(f"{name}: x adds {ratio:.0%}")
             y += 28
         y += 8
-    canvas.text(0, y + 10, "Weights come from DRAM, each to one block.", svg.SMALL)
+    canvas.text(0, y + 10, "Weights come from DRAM, each to one block; % of their bytes.", svg.SMALL)
     canvas.text(0, y + 26, "x comes from L2, all of it to every block; DRAM gives it to L2 once.", svg.SMALL)
     says = f"To the bytes of a block's weights, from DRAM: {'; '.join(said)}, from L2."
     return single("What a block reads: its weights once, and all of x", says, canvas)

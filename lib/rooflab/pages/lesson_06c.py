@@ -156,7 +156,7 @@ def _judged_loud(error: float) -> str:
     packed, _ = loud_simulated()
     share = error / (2 * packed)
     text = (
-        ". **It is right all the same, but coarse**: for scores that large take another rung. "
+        ". **That is what its roundings explain, but coarse**: for scores that large take another rung. "
         if share <= 1
         else ". **That is more than its roundings explain.** "
     )

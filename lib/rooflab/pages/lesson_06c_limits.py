@@ -120,9 +120,9 @@ def two_keys(width: int = 128) -> None:
         f"The first score is off by {off:.4f}:\n\n```text\n{text}\n```\n\n"
         f"The output is off by {1e3 * moved:.1f} ‰. An error of one score moves the output by that "
         "error × the key's weight × the distance of its value from the output: here "
-        f"{off:.4f} × 0.5 × (3 - 1). We take that as an estimate of the largest: about "
-        f"{1e3 * off:.1f} ‰. It is no bound: the query's other scores are off too, and values may lie "
-        "farther apart.\n\n"
+        f"{off:.4f} × 0.5 × (3 - 1). The example is picked to pass an error on as it is: so we take about "
+        f"{1e3 * off:.1f} ‰ as the size of the largest. It is no bound: the query's other scores are off "
+        "too, and values may lie farther apart.\n\n"
         "**The estimate for a rung adds up the largest errors of its roundings.** "
         f"Rung 1 rounds outputs ({1e3 * HALF:.2f} ‰); rung 4 weights too ({2e3 * HALF:.2f}); rung 3 sums of "
         f"scores as well: {1e3 * (2 * HALF + off):.1f} ‰."
@@ -274,7 +274,8 @@ def limits_explained(here: Lab, some: Rows, seq: int) -> None:
     names |= {"limit": f"Limit, {seq:,} tokens (‰)"}
     display.say(
         "**Which limit applies to whom.** A kernel's limit is twice the error of a plain computation on the "
-        "same inputs; what that rounds goes by what the kernel's source declares. There are three:"
+        "same inputs, and no less than 1/1024, a step of FP16. What that computation rounds goes by what the "
+        "kernel's source declares. There are three:"
     )
     display.table(table, names, {"limit": "{:.1f}"}, "The gate's limits, ‰ of a row's largest output")
     display.say(
@@ -402,7 +403,7 @@ def nearer_than_torch(some: Rows, half: float) -> None:
             f" The smallest error, {1e3 * exact['error'].min():.2f} ‰, is that of {', '.join(exact['impl'])}"
         )
         if exact["error"].max() <= half:
-            text += ": they keep weights in FP32 and round only the output, for which the first table "
+            text += ": they keep weights in FP32 and round only the output, for which *What rounding leaves* "
             text += f"predicts up to {1e3 * half:.2f} ‰"
         text += "." + _held_to(exact, half)
     display.say(text)

@@ -59,8 +59,13 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
     if drawn < _FAR * got:
         display.say(text + "The drawing explains what was measured.")
         return
-    text += "So the drawing leaves something out: among other things how long a copy is under way before it "
-    text += "arrives, and how blocks start and end."
+    text += (
+        "So the drawing leaves something out. Each copier waits until its tile has arrived before it asks "
+    )
+    text += (
+        "for the next, so how long a copy is under way may count every time; and blocks start and end. What "
+    )
+    text += "each costs is not known."
     if "11_tma" in rows.index:
         later = 100 * float(rows.loc["11_tma", "roof_fraction"])
         text += f" Rung 11, below, copies in another way and keeps its blocks: {later:.0f}%."
@@ -112,14 +117,10 @@ shares are not recorded, so what this one is worth is not known."""
     if kept:
         whole = share.queries * roles.WIDTH // 2 // share.threads
         columns_left = roles.WIDTH * (whole - kept[0]) // whole
-        where = (
-            f"{share.queries} rows of {roles.WIDTH} FP16 numbers would take {whole} registers a thread of "
-        )
+        where = f"**Where are the queries?** {share.queries} rows of {roles.WIDTH} FP16 numbers would take {whole} registers a thread of "
         where += f"warpgroup 0. It keeps {kept[0]}, beside {kept[1]} of scores (first drawing); the last "
         where += f"{columns_left} columns stay in shared memory."
-    display.say(text)
-    if where:
-        display.fold_parts("Where are the queries?", [where])
+    display.fold_parts("Why is P held back, and where are the queries?", [text, where] if where else [text])
 
 
 def roles_tested(here: Lab, every: Rows) -> None:

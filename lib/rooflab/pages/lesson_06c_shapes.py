@@ -99,7 +99,7 @@ def over_limit(found: Rows, gpu: str) -> None:
     )
     display.say(
         f"{_kept(over)} No limit is recorded for these shapes. The least that it can be, with sums in FP32, "
-        f"is twice what rounding the output costs. {FP16_SUMS} is left out: its limit, with FP16 sums, is wider."
+        f"is twice what rounding the output costs. {FP16_SUMS} is left out: its limit is wider."
     )
 
 

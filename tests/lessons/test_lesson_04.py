@@ -360,6 +360,9 @@ def test_a_cause_is_said_to_be_unknown_once_and_only_where_ours_grows_more_than_
 ):
     shown: list[str] = []
     monkeypatch.setattr(lesson_04c_why.display, "say", shown.append)
+    monkeypatch.setattr(
+        lesson_04c_why.display, "fold_parts", lambda title, parts: shown.append(shown.pop() + parts[0])
+    )
     drawn, step = study.SHAPES[-1], lesson_04c_picks.Step(16, 24, 1.19, 1.02)
     shape = f"{drawn[0]:,} × {drawn[1]:,}"
     one = pd.DataFrame({"who": "ours", "batch": [1, 32], "median_us": [30.0, last]})
@@ -412,8 +415,9 @@ def test_the_laptop_s_record_is_open_where_so_many_kernels_would_win():
     assert named(theirs, slow) == named(theirs.assign(gain=2.0), fast) == ""
     rows = theirs.set_index("batch").assign(alone=[30.0, 60.0, 240.0])
     told = lesson_04d_laptop.unknown(theirs, fast, rows.assign(small=[81, 160, 600]))
-    assert "If each kernel takes what the profiled one did, 90 of the loop's 150 µs at 2 tokens" in told
-    assert "takes 160 µs there, so weights hardly explain them" in told and "scatter" not in told
+    assert "2 of them take 60 µs and beat FP16's 90; the loop's other 90 µs make it lose" in told
+    assert "hardly reading: the smaller matrix takes 160 µs" in told and "scatter" not in told
+    assert "From 8 tokens on so many kernels alone would lose" in told
     told = lesson_04d_laptop.unknown(theirs, fast, rows.assign(small=[160, 50, 600]))
     assert "hardly" not in told and "one token takes 160 µs on the smaller matrix, 80 on the larger" in told
     assert "lose, too" in lesson_04d_laptop.unknown(theirs, slow, rows)

@@ -185,10 +185,10 @@ def _by_two(found: Rows) -> str:
     row = found.loc[alone.idxmax()]
     bound = row["us4"] - row["over4"]
     return (
-        f"**Two GPUs tell what four take better than the bound does.** {row['title']} takes "
-        f"{row['us4']:,.0f} µs on four, and its bound is {bound:,.0f}. On two it takes {row['over2']:,.0f} "
-        f"more than its bound; together {bound + row['over2']:,.0f}. Measured ÷ bound is {said[0]} over "
-        f"these models, measured ÷ such a sum {said[1]}. On other models this was not tried."
+        "**An estimate from two GPUs comes nearer than the bound**: time on four ≈ bound on four + what two "
+        f"take above their bound. For {row['title']} that is {bound:,.0f} + {row['over2']:,.0f} = "
+        f"{bound + row['over2']:,.0f} µs; it takes {row['us4']:,.0f}. Over these models measured ÷ bound is "
+        f"{said[0]}, measured ÷ estimate {said[1]}. On other models this was not tried."
     )
 
 

@@ -49,7 +49,7 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
 
 # What each rung does, by its source: what multiplies, whose x it has and what it scales.
 _DOES = {
-    8: ("a warp, mma", "its own for each warp; few rows a block, so more blocks", "sums"),
+    8: ("a warp, mma", "each warp's own part of k; few rows a block, so more blocks", "sums"),
     9: ("a warp, mma", "shared by warps", "sums; weights above 16 tokens"),
     10: ("four warps, wgmma", "shared by warps", "weights"),
     11: ("four warps, wgmma; the TMA copies", "shared by warps", "sums; weights above 16 tokens"),
@@ -86,5 +86,5 @@ def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str) -> None:
         "The number of tokens decides two things. **Whether to share x**: it grows with the tokens, the "
         "weights do not. **What to scale**: a group of 128 weights of a row has one sum for each token. With "
         "few tokens there are fewer sums than weights to scale; a weight is scaled once, for however many "
-        "tokens."
+        "tokens. Why the switch pays from 16 tokens on, and not later, no record explains."
     )

@@ -51,10 +51,12 @@ def behind_the_bound(
         changes = differ(here, drawn, step)
         open_now = f"**Open**: {changes[0].lower()}{changes[1:]}"
         lines.append(open_now + _uncounted(seen, step, drawn))
-    told = "\n".join(f"- {line}" for line in lines)
     display.say(
         f"**Why {counted(free, 'token')} take {grown:.2f} times as long as {least.index[0]}, where the bound "
-        f"has {bound:.2f}, is not known.** What the record tells:\n\n{told}"
+        f"has {bound:.2f}, is not known.**"
+    )
+    display.fold_parts(
+        "What the record rules out, and what it leaves open", ["\n".join(f"- {x}" for x in lines)]
     )
 
 

@@ -111,15 +111,20 @@ def unknown(theirs: Rows, kernels: Rows, rows: Rows) -> str:
     if (first := _open_at(theirs, kernels)) is None:
         return "Where the loop loses by the event clock, so many kernels as the one profiled lose, too."
     at = rows.loc[first]
-    text = f"**If each kernel takes what the profiled one did, {at['fused'] - at['alone']:.0f} of the loop's "
-    text += f"{at['fused']:.0f} µs at {first} tokens are not such kernels; what they are was not recorded.** "
-    text += f"Then they decide the loss: {first} such kernels take {at['alone']:.0f} µs, and FP16 "
-    text += f"{at['fp16']:.0f} by the event clock, {kernels['fp16']:.0f} for one token by the profiler."
+    rest = at["fused"] - at["alone"]
+    text = f"**If each kernel takes what the profiled one did, {first} of them take {at['alone']:.0f} µs and "
+    text += (
+        f"beat FP16's {at['fp16']:.0f}; the loop's other {rest:.0f} µs make it lose. What those are was not "
+    )
+    text += "recorded.**"
     if at["small"] > 0.8 * at["fused"]:
         text += (
-            f" The smaller matrix takes {at['small']:.0f} µs there, so weights hardly explain them; launches "
+            f" They are hardly reading: the smaller matrix takes {at['small']:.0f} µs for {first} tokens, "
         )
-        text += "may."
+        text += f"the larger {at['fused']:.0f}. They may be launches."
+    lost = rows[(rows.index > first) & (rows["alone"] > rows["fp16"])]
+    if len(lost):
+        text += f" From {lost.index[0]} tokens on so many kernels alone would lose as well."
     one = rows.iloc[0]
     if one["small"] > 1.2 * one["fused"]:
         text += f" These times scatter (one token takes {one['small']:.0f} µs on the smaller matrix, "

@@ -117,7 +117,8 @@ shares are not recorded, so what this one is worth is not known."""
     if kept:
         whole = share.queries * roles.WIDTH // 2 // share.threads
         columns_left = roles.WIDTH * (whole - kept[0]) // whole
-        where = f"**Where are the queries?** {share.queries} rows of {roles.WIDTH} FP16 numbers would take {whole} registers a thread of "
+        where = f"**Where are the queries?** {share.queries} rows of {roles.WIDTH} FP16 numbers would take "
+        where += f"{whole} registers a thread of "
         where += f"warpgroup 0. It keeps {kept[0]}, beside {kept[1]} of scores (first drawing); the last "
         where += f"{columns_left} columns stay in shared memory."
     display.fold_parts("Why is P held back, and where are the queries?", [text, where] if where else [text])

@@ -67,8 +67,8 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     one = f"{1e3 * HALF:.2f}"
     why = f"{one} at most, ÷ √3 on average"
     rows = [("outputs rounded to FP16", "an output", HALF / np.sqrt(3), HALF, why)]
-    why = f"about {one} for few keys; ÷ √3 on average; errors of {keys:,} keys partly cancel: ÷ √{keys:,}"
-    rows += [("weights rounded to FP16", "an output", HALF / np.sqrt(3 * keys), HALF, why)]
+    why = f"as one weight's, {one} and ÷ √3: of many keys errors partly cancel, and so do values"
+    rows += [("weights rounded to FP16", "an output", HALF / np.sqrt(3), HALF, why)]
     why = f"{one} ÷ √3 a rounding; × √{width} roundings; ÷ √{width}, a score's scale; largest: two outliers"
     sums = _of_outliers(width)
     rows += [("scores added up in FP16 (rung 3)", "a score, absolute", HALF / np.sqrt(3), sums, why)]

@@ -66,23 +66,23 @@ def _half(x: Any) -> Any:
 
 
 def share(found: Rows) -> pd.Series:
-    """Of each row: its error over the least that the gate's limit can be on its shape for sums in FP32, which
-    is twice what rounding the output costs. NaN for rung 3, whose limit is wider and not recorded there.
+    """Of each row: its error over twice what rounding the exact output costs on its shape. NaN for rung 3,
+    which adds up scores in FP16 and so may err by more.
     """
     limit = 2 * found.groupby("config")["rounding"].transform("max")
     return (found["worst_rms"] / limit).where(found["impl"] != FP16_SUMS)
 
 
 def over_limit(found: Rows, gpu: str) -> None:
-    """Draw each kernel's error over the least that its limit can be, on each of the source's shapes, and say
-    who keeps it.
+    """Draw each kernel's error over twice what rounding the output costs, on each of the source's shapes, and
+    say who stays below.
     """
     found = found[found["impl"] != FP16_SUMS]
     shares = share(found)
     over = shares.groupby(found["impl"]).max()
-    title = "Error ÷ the least that the gate's limit can be"
+    title = "Error ÷ twice what rounding the output costs"
     alike = _agreeing(found)
-    fig, ax = plot.figure("times the least limit", title=title, height=1.0 + 0.42 * len(alike))
+    fig, ax = plot.figure("times", title=title, height=1.0 + 0.42 * len(alike))
     for place, (_, errors) in enumerate(alike):
         equal = errors.round(2).groupby(errors.round(2))
         high = equal.cumcount() - (equal.transform("size") - 1) / 2
@@ -94,20 +94,22 @@ def over_limit(found: Rows, gpu: str) -> None:
     plot.show(
         fig,
         f"{title}, on {gpu}: a dot for each of the source's {found['config'].nunique()} shapes that a kernel "
-        "can do. Kernels whose dots are equal where both can do a shape share a line. Left of the line, "
-        "at 1, the gate lets a kernel pass.",
+        "can do. Kernels whose dots are equal where both can do a shape share a line.",
     )
     display.say(
-        f"{_kept(over)} No limit is recorded for these shapes. The least that it can be, with sums in FP32, "
-        f"is twice what rounding the output costs. {FP16_SUMS} is left out: its limit is wider."
+        f"{_kept(over)} The gate's own limits, by row, are not recorded for these shapes; this stands in for "
+        f"them. {FP16_SUMS} is left out: its FP16 sums cost more."
     )
 
 
 def _kept(over: pd.Series) -> str:
-    """Which kernels keep the least limit on the source's shapes."""
+    """Which kernels err by less than twice what rounding costs on the source's shapes."""
     out = over[over > 1]
-    text = f"**{len(over) - len(out)} of {len(over)} kernels** ({who_are(over.index)}) **keep even that "
-    return text + "on every shape**" + (f"; beyond it: {', '.join(out.index)}." if len(out) else ".")
+    text = (
+        f"**{len(over) - len(out)} of {len(over)} kernels** ({who_are(over.index)}) **err by less than twice "
+    )
+    text += "what rounding the output costs, on every shape**"
+    return text + (f"; beyond it: {', '.join(out.index)}." if len(out) else ".")
 
 
 def who_are(impls: Any) -> str:

@@ -69,7 +69,7 @@ def _near(found: Rows) -> str:
     near = (found["median_us"] / found["predicted_us"]).between(1 / NEAR, NEAR)
     text = f" The times themselves hold within {NEAR - 1:.0%} in {near.sum()} of {len(near)} rows"
     late = (found["median_us"] > found["predicted_us"])[~near].all() and not near.all()
-    return text + (": the prediction leaves out the norm's own work." if late else ".")
+    return text + (": all take longer, and the prediction leaves out the norm's own work." if late else ".")
 
 
 def _judged(found: Rows) -> str:

@@ -123,8 +123,8 @@ def nearness() -> None:
     mine = by[by["fault"] == least]
     stopped, shapes = int((mine["gate"] > 1).sum()), len(mine)
     text = f"**The gate stops the smallest fault** ({FAULTS[least]}) **on {stopped} of {shapes} shapes**: it "
-    text += f"comes to {mine['gate'].min():.1f} to {mine['gate'].max():.1f} times the limit, the same code without a "
-    text += f"fault to {by[by['fault'] == RIGHT]['gate'].max():.2f} at most.\n\n"
+    text += f"comes to {mine['gate'].min():.1f} to {mine['gate'].max():.1f} times the limit, the same code "
+    text += f"without a fault to {by[by['fault'] == RIGHT]['gate'].max():.2f} at most.\n\n"
     text += "**Why twice?** The factor is chosen, not derived: a right kernel adds in another order than the "
     text += "plain computation, and may err by more. "
     if hidden := int(wrong["gate_sums hides"][least]):

@@ -346,8 +346,8 @@ def takeaway(here: Lab, batches: list[Any], shapes: list[Any], times: Rows, tabl
         text += f"; measured, {free} take {ours[free] / ours[1]:.2f} times as long as one at "
         text += f"{drawn[0]:,} × {drawn[1]:,}"
     text += ".\n"
-    text += "- CUDA cores multiply only a few tokens in that time. More need tensor cores, an x that warps "
-    text += "share, and copies that run ahead.\n"
+    text += "- By their instructions CUDA cores multiply only a few tokens in that time. More need tensor "
+    text += "cores, an x that warps share, and copies that run ahead.\n"
     ahead = stops(gains_of(here, shapes, batches), no_gain_beyond(here))
     text += f"- {here.run['gpu']}: {ahead[0].lower()}{ahead[1:]}\n" if ahead else ""
     slow = (times["two-op"] / times["FP16 cuBLAS"]).dropna()

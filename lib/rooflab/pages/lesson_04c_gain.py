@@ -149,8 +149,8 @@ def gain_explained(
 
 
 def _falls(table: Rows, batches: list[Any]) -> str:
-    """How the gain changes from the first number of tokens to the last one at which the ratio of the bounds
-    is nearly as large, and from there on; in words.
+    """Where the gain falls though the ratio of the bounds hardly does: up to the last number of tokens at
+    which that is nearly as large as at first; or nothing.
     """
     wide = table.pivot_table(["gain", "allowed"], ["n", "k"], "batch")
     gains, allowed = wide["gain"].dropna(), wide["allowed"].dropna()
@@ -158,15 +158,13 @@ def _falls(table: Rows, batches: list[Any]) -> str:
     flat = [batch for batch in gains.columns if (allowed[batch] > 0.9 * allowed[first]).all()]
     if gains.empty or flat[-1] in (first, last):
         return ""
-    text = ""
-    for start, end in ((first, flat[-1]), (flat[-1], last)):
-        bound, seen = allowed[end] / allowed[start], gains[end] / gains[start]
-        text += f"From {start} to {counted(end, 'token')} the ratio of the bounds {_to(bound)}, the gain "
-        text += f"{_to(seen)}"
-        if end == flat[-1] and (seen < 0.9 * bound).all():
-            text += ": **there the bounds do not explain the fall**"
-        text += ". "
-    return text
+    bound, seen = allowed[flat[-1]] / allowed[first], gains[flat[-1]] / gains[first]
+    if not (seen < 0.9 * bound).all():
+        return ""
+    return (
+        f"From {first} to {counted(flat[-1], 'token')} it {_to(seen)}, the ratio of the bounds {_to(bound)}: "
+        "**there the bounds do not explain the fall.**"
+    )
 
 
 def _to(ratio: Any) -> str:
@@ -189,12 +187,17 @@ def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> 
         most = _REGISTERS // (threads * macros["RESIDENT"])
         if 2 * each >= most:
             text += f". At {drawn[0]:,} × {drawn[1]:,} and {batches[-1]} tokens a thread can have {most} "
-            text += f"registers, of which {each} hold sums. The sums of twice the tokens do not fit"
+            text += (
+                f"registers (65,536 of an SM ÷ {threads * macros['RESIDENT']} threads), of which {each} hold "
+            )
+            text += "sums. The sums of twice the tokens do not fit"
     text += ". "
     found = re.search(r"setmaxnreg_more<(\d+)>", rungs[11].path.read_text())
     text += "Rungs 12 and 13 take any number of tokens: they cut y into **tiles**, some rows by some tokens. "
     text += "Two warpgroups of a block multiply, a third copies"
     if found:
-        text += f". So a thread that multiplies has {found[1]} registers, room for 128 sums: 64 rows × 256 "
-        text += "tokens for each of the two warpgroups"
+        text += (
+            f" and hands most of its registers over: a thread that multiplies has {found[1]}, room for 128 "
+        )
+        text += "sums, 64 rows × 256 tokens ÷ 128 threads of a warpgroup"
     display.say(f"{text}.")

@@ -33,7 +33,7 @@ from rooflab.words import listed
 
 ABLE = (
     "tell a wrong kernel from one that only rounds in another order",
-    "set a tolerance from the arithmetic and not from taste",
+    "set a tolerance from the arithmetic, and say what in it is chosen",
     "test a kernel on extreme inputs: large scores, NaN, rows that see no key",
 )
 
@@ -137,6 +137,10 @@ def nan_spreads(edges: Rows) -> None:
         text += "**A NaN can spread.** A value that is NaN also reaches queries that do **not** see it, with "
         text += f"all but {', '.join(free)}" if free else "every kernel"
         text += ": such a query shares a tile with one that does, and its weight of 0 times NaN is NaN. "
+        most = spread["NaN in v spread"]
+        if len(most) > 1 and most.max() > 3 * most.median():
+            text += f"{most.idxmax()} spreads it to {most.max():.0%} of the outputs, the others to about "
+            text += f"{most.median():.0%}; why so many was not looked into. "
     wide = by[by["NaN in k spread"] > 0]
     if len(wide):
         text += f"With {', '.join(wide.index)} a NaN in a key does so too: it adds its mask to the score, "

@@ -55,9 +55,9 @@ def _gains(found: Rows) -> Rows:
     return found.assign(gain=gains, title=titles).reset_index(drop=True)
 
 
-def opening(rows: Rows, here: Lab) -> Opening:
+def opening(rows: Rows, here: Lab, explained: str = "") -> Opening:
     """What the fused way brings to the models that gain most and least, and to those that one GPU was not
-    timed with; the gains.
+    timed with; how much of it is `explained`; the gains.
     """
     found, gpu = tokens(rows), here.run["gpu"]
     by = found.set_index(["title", "impl"])
@@ -72,7 +72,7 @@ def opening(rows: Rows, here: Lab) -> Opening:
         before = by.loc[least["title"], split.SEPARATE]["gain"]
         answer += f". {least['title']} gains least, {least['gain']:.2f} times (with none of the three "
         answer += f"{before:.2f} times)"
-    answer += f".{_on_two_alone(found, here)}"
+    answer += f".{explained}{_on_two_alone(found, here)}"
     able = (
         "move a sum over GPUs into the kernel that needs it, and count the launches that this spares",
         "bound a token and a prompt on several GPUs by bytes, FLOPs and sums, and say what is left out",
@@ -93,7 +93,7 @@ def _on_two_alone(found: Rows, here: Lab) -> str:
         return text
     more = short(zip(found["model"], found["format"], strict=True), held)
     if not more:
-        return f"{text} None of these models needs two for its memory."
+        return f"{text} By arithmetic none of these models needs two for its memory."
     whose = "needs more than one for its" if len(more) == 1 else "need more than one for their"
     return f"{text} {listed(more)} {whose} memory."
 

@@ -291,6 +291,16 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     display.say("\n".join(filter(None, lines)))
 
 
+def explained(rows: Rows) -> str:
+    """How much of what a layer saves its sums account for, for the page's first lines; "" if not recorded."""
+    found = _layers(rows)
+    usual, _ = _usual(found.set_index("title")["saved"].sort_values())
+    sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()
+    if usual.empty or sums.empty:
+        return ""
+    return f" Of the {_ends(usual)} that a layer saves so, moving the sums explains {_ends(sums)}."
+
+
 def _all(rows: Rows) -> str:
     """What the three changes save a layer together, and what sums and head account for."""
     found = _layers(rows)

@@ -202,8 +202,10 @@ def _launch(rung: Rung, built: Mapping[str, int]) -> str:
 def _changed(below: Rung, rung: Rung, built: Mapping[str, int] | None) -> str:
     lines = changes(below, rung, built)
     count = sum(line[0] in "+-" for line in lines)
-    text = "```diff\n" + "\n".join([f"--- {below.name}.cu", f"+++ {rung.name}.cu", *lines]) + "\n```"
-    head = f"Changes from {below.name}: {count} lines"
+    same = below.operator == rung.operator
+    old, new = (each.name if same else each.key for each in (below, rung))
+    text = "```diff\n" + "\n".join([f"--- {old}.cu", f"+++ {new}.cu", *lines]) + "\n```"
+    head = f"Changes from {old}: {count} lines"
     if "// Branch " in rung.path.read_text():
-        head = f"A new branch: {count} lines differ from {below.name}"
+        head = f"A new branch: {count} lines differ from {old}"
     return f'<details class="changes"><summary>{head}</summary>\n\n{text}\n\n</details>'

@@ -48,7 +48,7 @@ def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
             fig,
             f"{title}, counted by ncu on {gpu}: 100% would be a unit at its limit; "
             "memory's limit is the profiler's, not the measured read roof. Tensor cores multiply all columns "
-            "of a build, empty ones too.",
+            "of a build, empty ones too; another rung may keep them busy longer for a column.",
         )
     display.table(seen, names, forms, f"The same for every shape that was counted on {gpu}", folded=True)
     return seen

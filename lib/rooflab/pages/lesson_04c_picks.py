@@ -90,8 +90,8 @@ def time_by_build(here: Lab, drawn: Any, batches: list[Any], table: Rows) -> Ste
     text = f"Up to {counted(free, 'token')} the largest step is from {step.before} to {step.after} tokens: "
     text += f"{step.ratio:.2f} times"
     if grows_by_builds(step):
-        text += f"; within a build time grows {step.within:.2f} times at most. **So time grows from build to "
-        text += "build, hardly within one**"
+        text += f"; within a build time grows {step.within:.2f} times at most. **So on this shape time grows "
+        text += "from build to build, hardly within one**"
     display.say(f"{text}.")
     return step
 

@@ -83,9 +83,9 @@ def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str) -> None:
     names |= {"scales": "Scales"}
     display.table(pd.DataFrame(table, columns=list(names)), names, {}, f"The rungs picked on {gpu}")
     display.say(
-        "Two things differ. **Whether x is shared**: x grows with the tokens, weights do not; but blocks "
-        "that share it have more rows, so a small matrix gives fewer blocks to the SMs. **What is scaled**: "
-        "a group of 128 weights of a row has one sum for each token. With few tokens there are fewer sums "
-        "than weights to scale; a weight is scaled once, for however many tokens. Why weights are scaled "
-        "above 16 tokens, and not later, no record explains."
+        "Two of these depend on the work. **Whether x is shared**: x grows with the tokens, weights do not; "
+        "but blocks that share it have more rows, so a small matrix gives fewer blocks to the SMs. **What "
+        "is scaled**: a group of 128 weights of a row has one sum for each token. With few tokens there are "
+        "fewer sums than weights to scale; a weight is scaled once, for however many tokens. Why weights "
+        "are scaled above 16 tokens, and not later, no record explains."
     )

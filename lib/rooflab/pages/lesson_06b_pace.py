@@ -18,7 +18,10 @@ _FAR = 1.1  # the drawing's share over the measured one, from which on the drawi
 def pace_of_the_drawing(takes: over_time.Lengths) -> None:
     """Say which of a tile's steps sets the pace where the softmax runs beside products."""
     copies, products = 2 * takes.copy, 2 * takes.product
-    text = f"By this arithmetic a tile's two copies take {copies:.2f} µs and its two products {products:.2f}"
+    macros = over_time.rung().with_defaults({})
+    size = 4 * macros["KEYS"] * _WIDTH / 1024  # KiB of keys and values of a tile, in FP16
+    text = f"By this arithmetic a tile's two copies, {size:.0f} KiB at an SM's share of the best read rate, take "
+    text += f"{copies:.2f} µs, and its two products {products:.2f}"
     if copies > products:
         text += (
             ". The softmax is out of the way; now the tensor cores wait for *copies*, the gaps of the upper "

@@ -121,8 +121,8 @@ def worth_of_slices(every: Rows, gpu: str, width: int) -> None:
         text += f"{rates} times its speed. "
         if most < 1:
             text += "So it is slower on each: unlike rung 6's, its warps write partial scores to shared "
-            text += "memory, read them, and wait for each other twice a tile. Rung 8 is for heads that fit "
-            text += "no other way."
+            text += "memory, read them, and wait for each other twice a tile. Rung 8 is for heads too wide "
+            text += "for the rungs before it."
     display.say(text.strip())
 
 

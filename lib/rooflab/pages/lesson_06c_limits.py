@@ -95,9 +95,10 @@ def two_outliers(width: int = 128) -> None:
     """Say what the product of two outliers costs a score of rung 3."""
     apart, rounds = float(np.spacing(np.float16(_PRODUCT))), width // attention_work.SUMS
     display.say(
-        f"**The largest error of a score, estimated.** It comes where two outliers meet. Each is four times "
-        f"a number of about 2, so their product is about {_PRODUCT:.0f}. From there on FP16 numbers "
-        f"lie {apart:g} apart, and a rounding takes up to half of that. The sum that it is in is rounded "
+        "**The largest error of a score, estimated.** It comes where two outliers meet. The numbers are "
+        "normal with a spread of 1, so some of many outliers are four times a number of about 2, and the "
+        f"product of two such is about {_PRODUCT:.0f}. From there on FP16 numbers lie {apart:g} apart, and a "
+        "rounding takes up to half of that. The sum that it is in is rounded "
         f"{rounds} times: {rounds} × {apart / 2:.3f} ÷ √{width} = {_of_outliers(width):.4f}. (A product "
         f"of {2 * _PRODUCT:.0f} or more would cost twice that, and is rarer.)"
     )
@@ -217,7 +218,7 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     forms = dict.fromkeys(figures, "{:.2g}")
     if len(table):
         display.table(table, shown, forms, "Verdict on the predicted errors, ‰ of a row's largest output")
-    said = [f"errors stay within the estimate with {listed(within)}"] if len(within) else []
+    said = [f"errors are no larger than estimated with {listed(within)}"] if len(within) else []
     text = f"**Verdict on the predictions**: {'; '.join([*said, *beyond]) or 'none was measured'}."
     if packed == packed:
         text += _simulated(float(found["error"]["3_half2"]), packed)

@@ -96,7 +96,8 @@ def _number_by_number(rows: Rows, row: Rows, spared: int) -> str:
     guess = launches * links.LAUNCH_US
     if launches > 0 and row["rest"] > guess:
         text += (
-            f"; {launches} more launches are spared, {guess:.1f} at the {links.LAUNCH_US:g} assumed of each"
+            f"; {launches} launches beside the sums' are spared, {guess:.1f} at the {links.LAUNCH_US:g} "
+            "assumed of each, and what the others gain by overlapping was not timed"
         )
     return f"{text}."
 
@@ -294,11 +295,11 @@ def takeaway(rows: Rows, gpu: Any) -> None:
 def explained(rows: Rows) -> str:
     """How much of what a layer saves its sums account for, for the page's first lines; "" if not recorded."""
     found = _layers(rows)
-    usual, _ = _usual(found.set_index("title")["saved"].sort_values())
+    usual, few = _usual(found.set_index("title")["saved"].sort_values())
     sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()
     if usual.empty or sums.empty:
         return ""
-    return f" Of the {_ends(usual)} that a layer saves so, moving the sums explains {_ends(sums)}."
+    return f" Of the {_of_models(usual, few, '.0f')} saved so, moving the sums explains {_ends(sums)}."
 
 
 def _all(rows: Rows) -> str:

@@ -20,7 +20,7 @@ def pace_of_the_drawing(takes: over_time.Lengths) -> None:
     copies, products = 2 * takes.copy, 2 * takes.product
     macros = over_time.rung().with_defaults({})
     size = 4 * macros["KEYS"] * _WIDTH / 1024  # KiB of keys and values of a tile, in FP16
-    text = f"By this arithmetic a tile's two copies, {size:.0f} KiB at an SM's share of the best read rate, take "
+    text = f"By this arithmetic a tile's two copies, {size:.0f} KiB at an SM's share of the read rate, take "
     text += f"{copies:.2f} µs, and its two products {products:.2f}"
     if copies > products:
         text += (

@@ -323,7 +323,7 @@ def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains
 def test_the_cause_of_a_gain_s_fall_is_not_known_where_the_bounds_hardly_fall():
     table = pd.DataFrame({"n": 4096, "k": 4096, "batch": [1, 32, 64], "allowed": [3.8, 3.7, 2.5]})
     text = lesson_04c_gain._falls(table.assign(gain=[3.0, 2.0, 1.5]), [1, 32, 64])
-    assert "it falls by 33%, the ratio of the bounds falls by 3%: **there the bounds do not" in text
+    assert "the gain falls by 33%, the ratio of the bounds falls by 3%: **there the bounds do not" in text
     text = lesson_04c_gain._falls(table.assign(gain=[3.0, 3.0, 3.1]), [1, 32, 64])
     assert "do not explain" not in text
 

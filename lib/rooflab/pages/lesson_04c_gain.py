@@ -162,8 +162,8 @@ def _falls(table: Rows, batches: list[Any]) -> str:
     if not (seen < 0.9 * bound).all():
         return ""
     return (
-        f"From {first} to {counted(flat[-1], 'token')} it {_to(seen)}, the ratio of the bounds {_to(bound)}: "
-        "**there the bounds do not explain the fall.**"
+        f"From {first} to {counted(flat[-1], 'token')} the gain {_to(seen)}, the ratio of the bounds "
+        f"{_to(bound)}: **there the bounds do not explain the fall.**"
     )
 
 

@@ -299,7 +299,8 @@ def explained(rows: Rows) -> str:
     sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()
     if usual.empty or sums.empty:
         return ""
-    return f" Of the {_of_models(usual, few, '.0f')} saved so, moving the sums explains {_ends(sums)}."
+    said = f" The fused way saves {_of_models(usual, few, '.0f')}"
+    return f"{said}; moving the sums explains {_ends(sums)} of it."
 
 
 def _all(rows: Rows) -> str:

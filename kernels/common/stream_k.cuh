@@ -91,12 +91,12 @@ __device__ inline void add_left_sums(float (&sums)[HIGH][WIDE / 2], Workspace wo
 template <int HIGH, int WIDE>
 __device__ inline void store_sums(const float (&sums)[HIGH][WIDE / 2], __half* stage, int id, __half* y, unsigned row,
                                   unsigned n, unsigned tokens) {
-    static_assert(WIDE % 16 == 0);
+    static_assert(WIDE % 8 == 0);
     constexpr int ROWS_HERE = 64 * HIGH, STRIDE = ROWS_HERE + 8, PIECES = ROWS_HERE / 8;
     const unsigned thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
     const bool whole = (reinterpret_cast<unsigned long long>(y) | 2 * n) % 16 == 0;  // 16 bytes at a time
 #pragma unroll
-    for (int c = 0; c < WIDE / 16; ++c) {
+    for (int c = 0; c < (WIDE + 8) / 16; ++c) {
         if (c * 16 >= tokens) break;
         __half* const half = stage + c % 2 * 16 * STRIDE;
 #pragma unroll
@@ -105,7 +105,7 @@ __device__ inline void store_sums(const float (&sums)[HIGH][WIDE / 2], __half* s
             unsigned r[4];
 #pragma unroll
             for (int m = 0; m < 4; ++m) {
-                const __half2 pair = __floats2half2_rn(s[2 * m], s[2 * m + 1]);
+                const __half2 pair = 16 * c + m / 2 * 8 < WIDE ? __floats2half2_rn(s[2 * m], s[2 * m + 1]) : __half2();
                 r[m] = *reinterpret_cast<const unsigned*>(&pair);
             }
             store_matrix_x4_transposed(half + (lane / 16 * 8 + lane % 8) * STRIDE + 64 * i + 16 * warp + lane / 8 % 2 * 8, r);

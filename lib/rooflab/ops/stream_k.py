@@ -24,25 +24,32 @@ LAW = Path(__file__).with_name("stream_k_law.csv")
 _SHARED = 226 * 1024  # of a block, besides barriers
 _MOST_STAGES = 6
 _MOST_PARTS = 16  # of a tile
+_BYTES_A_US = 4.25e6  # that an H200's memory brings
 _MOST_SUMS = 256  # tiles of 64 rows a warpgroup, times tokens: what registers hold
 
 
 class Format(NamedTuple):
     """What a format's ring holds: bytes of weights of 64 rows, numbers of k, bytes that a slot is rounded up
-    to; its macro for tiles of 64 rows a warpgroup; whether blocks can divide a tile, and its sums, in parts.
+    to; its macro for tiles of 64 rows a warpgroup. And what the law adds for it, measured on an H200:
+    microseconds in which the blocks of a divided tile exchange their sums (a fixed part, and per token of 64
+    rows a warpgroup for the sums that each writes and reads, and for what it stores of them; None: blocks
+    cannot divide a tile), microseconds of a last turn that is shared, and the share of a step that a block
+    saves while it runs alone.
     """
 
     weights: int
     step: int
     rounded: int
     rows: str
-    parts: bool = True
+    exchange: tuple[float, float, float] | None = None
+    shared: float = 0.0
+    alone: float = 0.0
 
 
 FORMATS = {  # by a rung's operator and name
-    "int4/13_stream_k": Format(4224, 128, 16, "TALL"),
-    "mmq/8_stream_k": Format(64 * 68, 64, 1024, "ROW_TILES", parts=False),
-    "mmq/9_tile_order": Format(64 * 68, 64, 16, "ROW_TILES"),
+    "int4/13_stream_k": Format(4224, 128, 16, "TALL", (1.63, 0.0148, 0.0177), 1.65, 0.25),
+    "mmq/8_stream_k": Format(64 * 68, 64, 1024, "ROW_TILES"),
+    "mmq/9_tile_order": Format(64 * 68, 64, 16, "ROW_TILES", (1.79, 0.0142, 0.0183), 1.65, 0.25),
 }
 
 
@@ -127,17 +134,13 @@ def _made(stream: int) -> tuple[Any, Any]:
 # --- which tile ---------------------------------------------------------------------------------------------
 
 
-# Microseconds on an H200 in which the blocks of a tile exchange their sums: a fixed part, and per token (of
-# 64 rows a warpgroup) for the sums that each writes and reads, and for what it stores of them.
-_EXCHANGE_US = (2.2, 0.015, 0.03)
-
-
 class Law(NamedTuple):
-    """A tile of a rung: its macros; whether blocks may share it, for which some tiles lack registers; and
-    microseconds on an H200 of a launch, of a tile that a block ends, of another block's sums, and of a step
-    of 128 of k.
+    """A tile of a rung: its format and macros; whether blocks may share it step by step, for which some tiles
+    lack registers; and microseconds on an H200 of a launch, of a tile that a block ends, of another block's
+    sums, and of a step of 128 of k.
     """
 
+    of: Format
     tall: int
     tokens: int
     shares: int
@@ -146,28 +149,37 @@ class Law(NamedTuple):
     other: float
     step: float
 
+    def _steps_us(self, count: int, busy: int, batch: int) -> float:
+        """Microseconds of so many steps while so many blocks run: the tile's own, or those in which memory
+        brings the weights, which tiles side by side read at once.
+        """
+        read = 2 * self.tall * self.of.weights * (STEP // self.of.step) * busy
+        own = self.step * (1 - self.of.alone * (1 - busy / AT_ONCE))
+        return count * max(own, read / math.ceil(batch / self.tokens) / _BYTES_A_US)
+
     def predicted(self, n: int, k: int, batch: int, blocks: int, sharers: int) -> float:
         """Microseconds of a product with weights [n, k] by so many blocks, as many sharing a last turn."""
         steps = k // STEP
         turns, left = divmod(tiles_of(n, batch, self.tall, self.tokens), blocks)
-        time = self.start + turns * (self.turn + steps * self.step)
+        time = self.start + turns * self.turn + self._steps_us(turns * steps, blocks, batch)
         if not left:
             return time
         if not sharers:
-            return time + self.turn + steps * self.step
+            return time + self.turn + self._steps_us(steps, left, batch)
         each = math.ceil(left * steps / sharers)
         aligned = left * steps % sharers == 0 and (each % steps == 0 or steps % each == 0)
         others = max(0, steps // each - 1) if aligned else math.ceil(steps / each)
-        return time + self.turn * max(1.0, each / steps) + self.other * others + self.step * each
+        last = self.turn * max(1.0, each / steps) + self.other * others + self.of.shared
+        return time + last + self._steps_us(each, sharers, batch)
 
     def predicted_in_parts(self, n: int, k: int, batch: int, blocks: int, parts: int) -> float:
         """The same where `parts` blocks divide the k of each tile of the last turn, and its sums."""
         steps = k // STEP
-        turns = tiles_of(n, batch, self.tall, self.tokens) // blocks
-        fixed, moved, stored = _EXCHANGE_US
+        turns, left = divmod(tiles_of(n, batch, self.tall, self.tokens), blocks)
+        fixed, moved, stored = self.of.exchange or (0.0, 0.0, 0.0)
         exchange = fixed + (moved + stored / parts) * self.tall * self.tokens
-        last = self.turn + self.step * math.ceil(steps / parts) + exchange
-        return self.start + turns * (self.turn + steps * self.step) + last
+        last = self.turn + self._steps_us(math.ceil(steps / parts), left * parts, batch) + exchange
+        return self.start + turns * self.turn + self._steps_us(turns * steps, blocks, batch) + last
 
 
 @functools.cache
@@ -176,7 +188,8 @@ def laws(rung: str) -> tuple[Law, ...]:
     with LAW.open(newline="") as file:
         rows = [list(row.values()) for row in csv.DictReader(file) if row["rung"] == rung]
     return tuple(
-        Law(int(row[1]), int(row[2]), int(row[3]), *(float(value) for value in row[4:])) for row in rows
+        Law(FORMATS[rung], *(int(value) for value in row[1:4]), *(float(value) for value in row[4:]))
+        for row in rows
     )
 
 
@@ -207,7 +220,7 @@ def _choice(rung: str, n: int, k: int, batch: int) -> tuple[float, tuple[tuple[s
             if law.shares or not sharers:
                 time = law.predicted(n, k, batch, blocks, sharers)
                 ways.append((time, law, {"BLOCKS": blocks, "SHARERS": sharers}))
-        for blocks, parts in parts_of(tiles, steps) if law.shares and of.parts else []:
+        for blocks, parts in parts_of(tiles, steps) if of.exchange else []:
             time = law.predicted_in_parts(n, k, batch, blocks, parts)
             ways.append((time, law, {"BLOCKS": blocks, "SHARERS": 0, "PARTS": parts}))
     time, law, blocks_and = min(ways, key=lambda way: way[0])

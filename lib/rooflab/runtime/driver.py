@@ -10,7 +10,9 @@ import ctypes
 import functools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +37,21 @@ def _checked(result: tuple) -> Any:
         _, text = driver.cuGetErrorString(status)
         raise LaunchError(f"The CUDA driver reports {status.name}: {text.decode() if text else 'no text'}.")
     return values[0] if len(values) == 1 else tuple(values)
+
+
+_PLAIN: ContextVar[bool] = ContextVar("plain", default=False)
+
+
+@contextmanager
+def plain_launches() -> Iterator[None]:
+    """Within it launches that would be dependent are plain: each kernel starts when the one before has ended.
+    To measure what the overlap is worth; kernels that wait for their predecessor then find it done.
+    """
+    token = _PLAIN.set(True)
+    try:
+        yield
+    finally:
+        _PLAIN.reset(token)
 
 
 def current_stream() -> int:
@@ -187,7 +204,7 @@ class Function:
         adds the programmatic-stream-serialization attribute (the kernel may start while its predecessor
         drains, and must wait for it itself); `cooperative` asks for all blocks to be resident at once.
         """
-        driver = _driver()
+        driver, dependent = _driver(), dependent and not _PLAIN.get()
         packed, stream = _packed(arguments), current_stream()
         (gx, gy, gz), (bx, by, bz) = _triple(grid), _triple(block)
         if shared > self._allowed:

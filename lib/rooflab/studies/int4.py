@@ -188,7 +188,9 @@ def counted(device: Sized | None = None, shapes: Sequence[tuple[int, int]] = SHA
     ways = ("1_warp_row", "torch.matmul", TWO_OP, TWO_OP_TORCH)
     four = [_case(impl, *shape) for shape in (shapes[0], shapes[-1]) for impl in ways]
     winners = [
-        chosen(n, k, batch, device) for n, k in shapes for batch in ((1, 16, 64) if n > 10000 else (1,))
+        chosen(n, k, batch, device)
+        for n, k in shapes
+        for batch in ((1, 16, 24, 32, 64) if (n, k) == SHAPES[-1] else (1, 16, 64) if n > 10000 else (1,))
     ]
     return sorted(dict.fromkeys([*four, *rungs(*shapes[-1]), *winners]), key=_place)
 
@@ -242,7 +244,7 @@ class Int4(Study):
             *(case for n, k in (shapes[0], shapes[-1]) for case in ladder(n, k, device)),
             *(case for n, k in shapes for case in batches(n, k, sizes, device)),
             *(case for n, k in shapes for case in many(n, k, MANY, device)),
-            *reused(*shapes[0]),
+            *(case for shape in (shapes[0], shapes[-1]) for case in reused(*shape)),
             *(published() if effort == "full" else published((1, 2, 4))),
             *seeded(device),
             *([*square(device), *between(device), *for_tokens(device)] if effort == "full" else ()),

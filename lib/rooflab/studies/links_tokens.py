@@ -6,6 +6,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from rooflab.engine.weights import random_tensors
 from rooflab.engine.world import Distributed, Peers, World
 from rooflab.errors import GateError, UsageError
 from rooflab.records.case import Case
+from rooflab.runtime import driver
 from rooflab.studies import links, split
 
 _LAYERS = 2  # of a model's widths, which float64 judges
@@ -56,10 +58,11 @@ def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
     two_layers = replace(spec, shape=replace(spec.shape, layers=_LAYERS))
     peers = Peers(world)
     worlds: dict[str, World | None] = {links.ALONE: None, links.NCCL: world}
-    worlds |= {split.SEPARATE: peers, split.FUSED: peers}
+    worlds |= {split.SEPARATE: peers, split.FUSED: peers, split.FUSED_PLAIN: peers}
     errors = {}
     for case in cases:
-        errors[case.id] = _error(worlds[case.impl], world.rank, two_layers, case)
+        with _launches(case):
+            errors[case.id] = _error(worlds[case.impl], world.rank, two_layers, case)
         _give_up_memory()
     for group in (
         [case for case in cases if case.impl == links.ALONE],
@@ -72,7 +75,8 @@ def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
         for case in group:
             series = [math.nan] * _SAMPLES
             if weights is not None:
-                series = _times(_decoder(worlds[case.impl], case, *weights), case)
+                with _launches(case):
+                    series = _times(_decoder(worlds[case.impl], case, *weights), case)
             _give_up_memory()
             distributed.barrier()
             slowest = np.nanmax(gathered(series), 0)
@@ -81,6 +85,11 @@ def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
         del weights
         _give_up_memory()
     return found
+
+
+def _launches(case: Case) -> AbstractContextManager[None]:
+    """How a case's kernels are launched: dependent ones as plain ones where that is asked."""
+    return driver.plain_launches() if case.impl == split.FUSED_PLAIN else nullcontext()
 
 
 def refused(spec: engine.Spec, cases: Sequence[Case], size: int) -> dict[str, Found]:
@@ -123,7 +132,9 @@ def _decoder(world: World | None, case: Case, spec: Any, weights: Any) -> engine
     capacity = min(_capacity(case), int(weights.rotations.shape[0]))
     if world is None:
         return engine.Engine(spec, weights, capacity=capacity)
-    return engine.Split(spec, weights, world=world, capacity=capacity, dependent=case.impl == split.FUSED)
+    return engine.Split(
+        spec, weights, world=world, capacity=capacity, dependent=case.impl in (split.FUSED, split.FUSED_PLAIN)
+    )
 
 
 def _prompt(spec: Any, count: int) -> list[int]:

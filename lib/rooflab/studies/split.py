@@ -21,6 +21,7 @@ from rooflab.studies.links import ALONE, NCCL
 FUSED = (
     "all_reduce_rmsnorm"  # sums inside the norms, in a chain of dependent launches; the head split as well
 )
+FUSED_PLAIN = f"{FUSED}.plain"  # the same kernels by plain launches: what the overlap is worth
 SEPARATE = links.all_reduce.DEFAULT  # sums by a kernel of their own
 MODELS = (
     ("qwen2.5-1.5b", "fp16"), ("llama-3-8b", "fp16"), ("llama-3-8b", "int4_g128"),
@@ -36,14 +37,14 @@ WIDTHS = (2048, 4096, 8192)  # of the rows that are handed over
 
 def tokens(effort: str = "full") -> list[Case]:
     """A token of each model, by one GPU but for those NOT_ALONE, and by all with each way of summing."""
-    impls = ((ALONE, "baseline"), (NCCL, "baseline"), (SEPARATE, "own"), (FUSED, "own"))
+    ways = ((ALONE, "baseline"), (NCCL, "baseline"), (SEPARATE, "own"), (FUSED, "own"), (FUSED_PLAIN, "own"))
     return [
         Case(
             *("split", "decode", impl, kind, format, model, "random"),
             batch=1, seq=links.PROMPT, cache="", clock="wall", options=f"steps={links.STEPS}",
         )
         for model, format in (MODELS if effort == "full" else MODELS[:2])
-        for impl, kind in impls
+        for impl, kind in ways
         if impl != ALONE or (model, format) not in NOT_ALONE
     ]  # fmt: skip
 
@@ -71,20 +72,20 @@ def handovers(effort: str = "full") -> list[Case]:
 
 def sum_us(impl: str, size: int, gpus: int) -> float:
     """A sum's bound, from what lesson 10 assumed: inside a norm it has no launch of its own."""
-    if impl == FUSED:
+    if impl in (FUSED, FUSED_PLAIN):
         return links.HOP_US + links.crossing("all_reduce", SEPARATE, size, gpus) / links.SHEET_GB_S / 1e3
     return links.bound_us("all_reduce", impl, size, gpus)
 
 
 def token_us(model: str, format: str, impl: str, gpus: int, gb_s: float) -> float:
     """A token's bound: its weights over the memories of all GPUs, and two sums a layer over several. The head
-    is whole on each but where sums are FUSED.
+    is whole on each but where sums are in the norms.
     """
     shape = model_shapes.get(model)
     head = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[HEAD]
     body = model_shapes.weight_bytes(shape, format, HEAD) - head
     sums = 2 * shape.layers * sum_us(impl, 2 * shape.hidden, gpus) if gpus > 1 else 0.0
-    return (body / gpus + head / (gpus if impl == FUSED else 1)) / gb_s / 1e3 + sums
+    return (body / gpus + head / (gpus if impl in (FUSED, FUSED_PLAIN) else 1)) / gb_s / 1e3 + sums
 
 
 def prompt_us(model: str, seq: int, gpus: int, tflop_s: float) -> float:

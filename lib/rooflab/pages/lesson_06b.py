@@ -94,10 +94,14 @@ def slices_at_work(width: int) -> diagram.Drawing:
     return diagram.partial_scores(width)
 
 
+# Colours that a picture of few colours keeps apart, and apart from the peers' grey.
+_TOLD_APART = tuple(plot.COLOURS[k] for k in (1, 2, 5, 0, 4))
+
+
 def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
-    """Draw rates by the prompt's length, 256 wide and `width_asked`: the two fastest peers, and the rungs but
-    those that a later one is level with at every length, and of the small steps the last; what gives a
-    width's rows.
+    """Draw rates by the prompt's length, 256 wide and `width_asked`: the two fastest peers, and the page's
+    rungs but those that a later one is level with at every length, and of the small steps the last; what
+    gives a width's rows.
     """
 
     def sweep(width):
@@ -112,6 +116,7 @@ def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
     drawn, alike, last = {}, [], list(SMALL)[-1]
     for width in (256, width_asked):
         rows = sweep(width)
+        rows = rows[rows["impl"].isin(page_order()) | rows["kind"].eq("peer")]
         if last in set(rows["impl"]):
             rows = rows[~rows["impl"].isin(set(SMALL) - {last})]
         same = _matched(rows)
@@ -119,9 +124,11 @@ def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
         drawn[width] = rows[~rows["impl"].isin([*same, *peers[:-2]])]
         alike += [f"{width} wide, {listed(same)}"] if same else []
     both = pd.concat(list(drawn.values()))
-    names = both[both["kind"] == "own"]["impl"].drop_duplicates()
-    colour = dict(zip(names, cycle(plot.COLOURS), strict=False))  # one of its own for a rung, in both halves
+    halves = [set(rows["impl"]) for rows in drawn.values()]
     for ax, (width, rows) in zip(axes, drawn.items(), strict=False):
+        names = sorted(page_order(), key=lambda name: sum(name in half for half in halves) < 2)
+        names = [name for name in names if name in set(rows["impl"])]  # those of both halves alike
+        colour = dict(zip(names, cycle(_TOLD_APART), strict=False))
         for impl, group in rows.groupby("impl", sort=False):
             band = plot.band(group, "tflop_s")
             plot.series(ax, group["seq"], *band, label=impl, colour=colour.get(impl, plot.PEER_COLOUR))

@@ -174,7 +174,7 @@ def _which_rows() -> tuple[Canvas, str]:
         words = f"{shape.head_dim} wide, {each.tiles} tiles of {keys} keys; grey, masked: {each.masked:.0%}"
         canvas.text(0, y + 31 + rows * tall, words, svg.SMALL)
         said.append(f"{whose} need {each.tiles} tiles of {keys} keys, {each.masked:.0%} of it masked.")
-        y += 74
+        y += 84
     return canvas, " ".join(said)
 
 
@@ -204,7 +204,7 @@ def _when_rescaled() -> tuple[Canvas, str]:
             canvas.text(4, path[0][1] - way * tall + 12, f"{way:g} above the line", svg.SMALL)
         for k, each in enumerate(moved):
             canvas.rect(k * unit + 1, floor + 5, unit - 2, 8, BLUE if each else NONE, 0.4)
-        words = f"a warp rescales at {sum(moved)} of the {_LAST - 1} tiles after the first"
+        words = f"a warp rescales at {sum(moved)} of {_LAST - 1} tiles after the first"
         canvas.text(0, floor + 26, words, svg.SMALL)
         said.append(f"{name[0].upper()}{name[1:]}: {words}.")
         y = floor + 36

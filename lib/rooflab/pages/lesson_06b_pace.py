@@ -24,7 +24,7 @@ def pace_of_the_drawing(here: Lab, takes: over_time.Lengths) -> None:
     """Say how long a tile's copies and products take, and which of a tile's steps sets the pace where the
     softmax runs beside products.
     """
-    gb_s, tflop_s, sms, _ = over_time.rates(here)
+    gb_s, tflop_s, sms, mhz = over_time.rates(here)
     reads, peak = over_time.sources(here)
     copies, products = 2 * takes.copy, 2 * takes.product
     keys = over_time.rung().with_defaults({})["KEYS"]
@@ -33,7 +33,9 @@ def pace_of_the_drawing(here: Lab, takes: over_time.Lengths) -> None:
     text += f"- two copies: {size:.0f} KiB ÷ {_share(f'{gb_s:,.0f} GB/s', sms)} = **{copies:.2f} µs**, at "
     text += f"{reads}\n"
     text += f"- two products: 4 FLOPs × {over_time.QUERIES} queries × {keys} keys × {_WIDTH} columns ÷ "
-    text += f"{_share(f'{tflop_s:,.0f} TFLOP/s', sms)} = **{products:.2f} µs**, at {peak}\n\n"
+    text += f"{_share(f'{tflop_s:,.0f} TFLOP/s', sms)} = **{products:.2f} µs**, at {peak}\n"
+    text += f"- the softmax: {over_time.QUERIES} × {keys} exponentials, {over_time.EXPONENTIALS} a clock at "
+    text += f"{mhz / 1e3:.2f} GHz = **{takes.softmax:.2f} µs**\n\n"
     if copies > products:
         text += "So the softmax is out of the way, and the tensor cores wait for *copies*: the gaps of the "
         text += "upper half. More queries a block would need fewer bytes for each product."

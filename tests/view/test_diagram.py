@@ -19,7 +19,7 @@ from rooflab.hardware import device
 from rooflab.numerics import model_shapes
 from rooflab.numerics.quant import pack_int4
 from rooflab.ops import gemv, int4
-from rooflab.pages import lesson_05c, lesson_09b
+from rooflab.pages import lesson_05c, lesson_06b_rungs, lesson_09b
 from rooflab.paths import KERNELS
 from rooflab.records.fingerprint import fresh
 from rooflab.records.store import Store
@@ -27,6 +27,7 @@ from rooflab.studies import attribution, drawn, launch_rule, mmq, traces
 from rooflab.verify import mutations
 from rooflab.view import diagram
 from rooflab.view.diagram import (
+    built_on,
     columns,
     counters,
     exchange,
@@ -101,6 +102,7 @@ def all_of(here):
         "warp roles": diagram.warp_roles(over_time.Lengths(0.5, 1.0, 0.6)),
         "four changes": diagram.four_changes(over_time.Lengths(0.5, 1.0, 0.6)),
         "partial scores": diagram.partial_scores(512),
+        "rungs": lesson_06b_rungs.rungs_of_the_page(),
         "dp4a": diagram.dp4a(),
         "last turn": diagram.last_turn(),
         "warps on weights": diagram.warps_on_weights(INT4[2:5]),
@@ -567,6 +569,29 @@ def test_a_slot_is_filled_again_only_once_it_was_released():
 def test_a_source_without_such_a_loop_is_refused():
     with pytest.raises(UsageError, match="no loop over tiles"):
         over_time.program("void f() {}")
+
+
+def test_a_ring_says_who_waits():
+    assert "the producer never waits" in diagram.ring(TAKES._replace(copy=1.1)).title
+    assert "the producer waits for slots" in diagram.ring(TAKES._replace(copy=0.1)).title
+
+
+def test_every_rung_comes_after_those_it_builds_on():
+    names = lesson_06b_rungs.page_order()
+    found = {name: (built_on.parents_of(name), built_on.borrowed(name)) for name in names[1:]}
+    assert found["12_warp_specialised"] == ((10, 11), ()) and found["13_mbarrier_ring"] == ((7,), (8,))
+    assert found["8_head_dim_slices"] == ((7,), ()) and found["9_wgmma"] == ((7,), ())
+    for place, name in enumerate(names[1:], 1):
+        before = {int(each.partition("_")[0]) for each in names[:place]}
+        assert set(sum(found[name], ())) <= before, name
+    assert built_on.parents_of("9_wgmma", "// Branch  rung 3 and rung 4.\n#include") == (3, 4)
+    assert "12, a role for each, 512 wide, on 10 and 11" in lesson_06b_rungs.rungs_of_the_page().says
+    boxes = [diagram.Node((name,), "", 0, (512,)) for name in ("9_wgmma", "8_head_dim_slices")]
+    assert "Built: ." in diagram.rung_tree(boxes).says
+    with pytest.raises(UsageError, match="drawn before a rung that it builds on"):
+        diagram.rung_tree([diagram.Node((name,), "", 0, (512,)) for name in names[2:0:-1]])
+    with pytest.raises(UsageError, match="no rung 99_x"):
+        built_on.parents_of("99_x")
 
 
 def test_roles_go_on_beside_each_other_in_the_source_s_order():

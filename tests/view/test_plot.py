@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 from rooflab.errors import DeviceMismatch, UsageError
-from rooflab.view import captions, plot
+from rooflab.view import captions, page, plot
 
 ROOF = ("made-up read", 200.0, "GB/s")
 
@@ -129,6 +129,25 @@ def ladder():
     plot.size_ticks(ax, sizes)
     plot.label_ends(ax)
     return fig, ax, sizes
+
+
+def test_a_leader_ends_where_it_is_asked_to_on_its_label():
+    fig, ax = plot.figure("bytes", "GB/s")
+    for y in (100.0, 101.0):
+        plot.series(ax, [1.0, 2.0], [y, y], label=f"at {y:g}")
+    plot.label_ends(ax, (0, 0.5))
+    leaders = [text._arrow_relpos for text in ax.texts if text.arrow_patch is not None]
+    assert leaders and set(leaders) == {(0, 0.5)}
+
+
+def test_a_ladder_stands_in_the_order_that_is_asked_for():
+    rows = pd.DataFrame({"impl": ["2_b", "1_a", "3_c", "lib"], "kind": ["own"] * 3 + ["peer"]})
+    rate = np.array([2.0, 1.0, 3.0, 2.5])
+    rows = rows.assign(gb_s=rate, **dict.fromkeys(("median_us", "q1_us", "q3_us"), 1 / rate), recorded="2026")
+    for order, names in (((), ["1_a", "2_b", "3_c"]), (("3_c", "2_b"), ["1_a", "3_c", "2_b"])):
+        fig, _ = page.ladder(rows, "a GPU", ("read", 4.0, "GB/s"), "Made up", order=order)
+        labels = [tick.get_text() for tick in fig.axes[0].get_yticklabels()]
+        assert labels == [*names, "lib (peer)"]
 
 
 def test_labels_stand_in_the_figure_and_off_each_other():

@@ -13,19 +13,17 @@ from rooflab.lab import Lab
 from rooflab.ops import attention as op
 from rooflab.pages import Opening, Rows, bars, facts
 from rooflab.pages.lesson_06b_occupancy import NEAR as NEAR
-from rooflab.pages.lesson_06b_occupancy import beside_the_clock as beside_the_clock
 from rooflab.pages.lesson_06b_occupancy import blocks_an_sm as blocks_an_sm
-from rooflab.pages.lesson_06b_occupancy import busiest_by_width as busiest_by_width
-from rooflab.pages.lesson_06b_occupancy import counted_on_gemma as counted_on_gemma
+from rooflab.pages.lesson_06b_occupancy import busy_units as busy_units
 from rooflab.pages.lesson_06b_pace import drawing_tested as drawing_tested
 from rooflab.pages.lesson_06b_pace import four_changes as four_changes
 from rooflab.pages.lesson_06b_pace import pace_of_the_drawing as pace_of_the_drawing
-from rooflab.pages.lesson_06b_pace import ring_ahead as ring_ahead
+from rooflab.pages.lesson_06b_pace import ring_at_work as ring_at_work
 from rooflab.pages.lesson_06b_pace import roles_at_work as roles_at_work
 from rooflab.pages.lesson_06b_pace import roles_tested as roles_tested
 from rooflab.pages.lesson_06b_pace import why_held_back as why_held_back
 from rooflab.pages.lesson_06b_peers import peers_words
-from rooflab.pages.lesson_06b_rungs import largest_step
+from rooflab.pages.lesson_06b_rungs import SMALL, largest_step, page_order
 from rooflab.pages.lesson_06b_rungs import rungs_of_the_page as rungs_of_the_page
 from rooflab.pages.lesson_06b_rungs import small_steps as small_steps
 from rooflab.pages.lesson_06b_rungs import worth as worth
@@ -52,7 +50,7 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
     if "fp16_tensor" in here.roof:
         answer += f", {best['roof_fraction']:.0%} of the tensor cores' roof"
     if len(peers):
-        answer += f"; {peers_words(here, best, peers.iloc[0])}"
+        answer += f"; {peers_words(here, best, peers.iloc[0], others=False)}"
     able = (
         "count the registers that decide how a wide head is split",
         "follow a ring of tiles between a producer and its consumers (warp specialisation)",
@@ -62,7 +60,7 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
     title, recorded = f"{width} wide, {seq} tokens, {heads}", here.roof.get("fp16_tensor")
     if recorded:
         roof = ("FP16 matrix", recorded.value, "TFLOP/s")
-        return answer + ".", able, page.ladder(rows, gpu, roof, title, y="tflop_s")
+        return answer + ".", able, page.ladder(rows, gpu, roof, title, y="tflop_s", order=page_order())
     return answer + ".", able, bars(rows, list(rows["impl"]), gpu, title, y="tflop_s")
 
 
@@ -86,11 +84,9 @@ def registers_of_outputs(width: int) -> diagram.Drawing:
     """Who holds the outputs: the warps of rung 7 and the warpgroups of rung 9, which have all columns, and
     those of the rungs that divide this width.
     """
-    whole = {"7_mma_32_rows", "9_wgmma"}
-    page_order = ("7_mma_32_rows", "8_head_dim_slices", "13_mbarrier_ring", "9_wgmma")
-    page_order += ("10_paired_warpgroups", "12_warp_specialised")
-    known = {*whole, *study.rungs_for(width)}
-    return diagram.holders(width, tuple(name for name in page_order if name in known))
+    drawn = {"7_mma_32_rows", "9_wgmma", *study.rungs_for(width)}
+    drawn -= {"11_tma", *SMALL}  # which divide as rung 9 does
+    return diagram.holders(width, tuple(name for name in page_order() if name in drawn))
 
 
 def slices_at_work(width: int) -> diagram.Drawing:
@@ -98,9 +94,14 @@ def slices_at_work(width: int) -> diagram.Drawing:
     return diagram.partial_scores(width)
 
 
+# Colours that a picture of few colours keeps apart, and apart from the peers' grey.
+_TOLD_APART = tuple(plot.COLOURS[k] for k in (1, 2, 5, 0, 4))
+
+
 def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
-    """Draw rates by the prompt's length, 256 wide and `width_asked`: the two fastest peers, and the rungs but
-    those that a later one is level with at every length; what gives a width's rows.
+    """Draw rates by the prompt's length, 256 wide and `width_asked`: the two fastest peers, and the page's
+    rungs but those that a later one is level with at every length, and of the small steps the last; what
+    gives a width's rows.
     """
 
     def sweep(width):
@@ -112,27 +113,36 @@ def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
 
     title = "Wide heads: 256 and 512 numbers"
     fig, axes = plot.figure("tokens", "TFLOP/s", title, xlog=True, columns=2)
-    drawn, alike = {}, []
+    drawn, alike, last = {}, [], list(SMALL)[-1]
     for width in (256, width_asked):
         rows = sweep(width)
+        rows = rows[rows["impl"].isin(page_order()) | rows["kind"].eq("peer")]
+        if last in set(rows["impl"]):
+            rows = rows[~rows["impl"].isin(set(SMALL) - {last})]
         same = _matched(rows)
         peers = rows[rows["kind"] == "peer"].sort_values("tflop_s")["impl"].drop_duplicates(keep="last")
         drawn[width] = rows[~rows["impl"].isin([*same, *peers[:-2]])]
         alike += [f"{width} wide, {listed(same)}"] if same else []
     both = pd.concat(list(drawn.values()))
-    names = both[both["kind"] == "own"]["impl"].drop_duplicates()
-    colour = dict(zip(names, cycle(plot.COLOURS), strict=False))  # one of its own for a rung, in both halves
+    halves = [set(rows["impl"]) for rows in drawn.values()]
     for ax, (width, rows) in zip(axes, drawn.items(), strict=False):
+        names = sorted(page_order(), key=lambda name: sum(name in half for half in halves) < 2)
+        names = [name for name in names if name in set(rows["impl"])]  # those of both halves alike
+        colour = dict(zip(names, cycle(_TOLD_APART), strict=False))
         for impl, group in rows.groupby("impl", sort=False):
             band = plot.band(group, "tflop_s")
             plot.series(ax, group["seq"], *band, label=impl, colour=colour.get(impl, plot.PEER_COLOUR))
         ax.set_xticks(sorted(rows["seq"].unique()), sorted(rows["seq"].unique()))
         ax.set_title(f"{width} wide", fontsize=9)
     for ax in axes:
-        plot.label_ends(ax)
+        plot.label_ends(ax, (0, 0.5))
     plot.show(fig, plot.caption(both, gpu, title, y="tflop_s"))
-    if alike:
-        display.say(f"Not drawn, because a later rung is level with it at every length: {'; '.join(alike)}.")
+    left = f" Not drawn, because a later rung is level with it at every length: {'; '.join(alike)}."
+    numbers = [name.partition("_")[0] for name in SMALL]
+    if last in set(both["impl"]):
+        display.say(f"Of rungs {numbers[0]} to {numbers[-1]} the last is drawn.{left if alike else ''}")
+    elif alike:
+        display.say(left.strip())
     return sweep
 
 
@@ -199,9 +209,10 @@ def above_the_roof(every: Rows, spec: Any) -> None:
         text += f"The datasheet's peak is {spec.fp16_tensor:,.0f}. "
     if spec and most["tflop_s"] <= spec.fp16_tensor:
         text += (
-            "The suspect is power: most weights of a softmax are near zero, and multiplying those draws less."
+            "Less power may explain it, which is not tested: most weights of a softmax are near zero, and "
         )
-    display.say(text)
+        text += "multiplying those draws less."
+    display.fold_parts(f"Why {most['impl']} can pass the matrix roof", [text])
 
 
 def _not_asked(shown: Rows) -> str:

@@ -39,10 +39,19 @@ def counted_on_gemma(here: Lab) -> Rows:
     return counted
 
 
-def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
-    """Draw how busy units are in two rungs of each width; all rungs folded."""
-    if counted.empty:
-        return
+def busy_units(here: Lab, every: Rows) -> None:
+    """Say, folded, how busy the units of an SM are, by the counters of every rung."""
+    counted = counted_on_gemma(here)
+    if len(counted):
+        parts = [
+            *_busiest_by_width(counted, here.run["gpu"], every),
+            *_beside_the_clock(counted, every, here),
+        ]
+        display.fold_parts("For reference: how busy the units are, by counters", parts)
+
+
+def _busiest_by_width(counted: Rows, gpu: str, every: Rows) -> list[Any]:
+    """What limits two rungs of each width, in words, and a table of all rungs."""
 
     def ends(group: Rows) -> Rows:
         """Of a width's rungs the fastest, after the first that multiplies with the same instructions."""
@@ -51,17 +60,10 @@ def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
         return group.loc[list(dict.fromkeys([group[same].index[0], fastest]))]
 
     widths = dict(list(counted.groupby("head_dim")))
-    shown = pd.concat([ends(group) for group in widths.values()])
     fast = {width: ends(group).iloc[-1] for width, group in widths.items()}
     pairs = [tuple(row for _, row in ends(group).iloc[-2:].iterrows()) for group in widths.values()]
-    display.say(f"**Verdict**: {_answer(list(fast.values()), pairs)}{_small(list(fast.values()), every)}")
-    names = [f"{impl}, {width} wide" for impl, width in zip(shown["impl"], shown["head_dim"], strict=True)]
-    units = {"tensor_pct": "tensor cores", "shared_pct": "shared memory", "issue_pct": "issue slots"}
-    title = "How busy two rungs of each width keep an SM"
-    fig, ax = plot.figure("% of what the unit can do", "", title, height=0.9 + 0.5 * len(shown))
-    plot.grouped(ax, names, {name: shown[column] for column, name in units.items()})
-    said = [f"{fast[w]['impl']}, {w} wide, tensor cores {fast[w]['tensor_pct']:.0f}%" for w in widths]
-    plot.show(fig, f"{title}, by Nsight Compute on {gpu}: {'; '.join(said)}.")
+    verdict = f"**Verdict**: {_answer(list(fast.values()), pairs)}{_small(list(fast.values()), every)}"
+    prompt = "Nsight Compute counted on SharpInference's own prompt, with the few heads of a Gemma model."
     lines = [_in_detail(width, widths[width], ends(widths[width]), every) for width in widths]
     text = "\n".join(f"- {line}" for line in lines)
     if "for memory" in text and any(row["impl"] in op.HOPPER for row in fast.values()):
@@ -70,10 +72,7 @@ def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
     names_of |= {"shared_pct": "Shared memory %", "issue_pct": "Issue slots %", "dram_pct": "DRAM %"}
     forms = {"again": "{:,.0f}"} | dict.fromkeys(analysis.UNITS, "{:.0f}")
     table = (counted, names_of | {"busiest": "Busiest"}, forms, f"On {gpu}")
-    display.fold_parts(
-        "Every rung by its counters, what warps wait for, and why rungs with mma are not drawn",
-        [text + _by_instruction(counted), table],
-    )
+    return [f"{prompt} {verdict}", text + _by_instruction(counted), table]
 
 
 def _in_detail(width: Any, group: Rows, ends: Rows, every: Rows) -> str:
@@ -112,7 +111,7 @@ def _by_instruction(counted: Rows) -> str:
     if not said:
         return ""
     return (
-        "\n\nThe drawing leaves out rungs with the older instruction, mma. For the same outputs it keeps "
+        "\n\nThe list leaves out rungs with the older instruction, mma. For the same outputs it keeps "
         f"tensor cores busy longer than wgmma does: {', '.join(said)}. So a rung with mma can be busier and "
         "yet slower, and shares of the two do not compare."
     )
@@ -213,12 +212,12 @@ def _prompt(rows: Rows) -> str:
     return f"{row['seq']:,} tokens, {row['heads']}/{row['kv_heads']} heads{window}"
 
 
-def beside_the_clock(counted: Rows, every: Rows, here: Lab) -> None:
-    """Say how the counters' shares of tensor cores go with the rates of the chart of lengths: that has other
+def _beside_the_clock(counted: Rows, every: Rows, here: Lab) -> list[Any]:
+    """How the counters' shares of tensor cores go with the rates of the chart of lengths: that has other
     heads, and another meaning of 100%.
     """
     said = []
-    for width, group in counted.groupby("head_dim") if len(counted) else ():
+    for width, group in counted.groupby("head_dim"):
         last = group.loc[group["time_ns"].idxmin()]
         rows = every[
             every["impl"].eq(last["impl"]) & every["head_dim"].eq(width) & every["seq"].eq(last["seq"])
@@ -233,11 +232,11 @@ def beside_the_clock(counted: Rows, every: Rows, here: Lab) -> None:
             rate = f"{of['tflop_s']:,.0f}"
             said.append((last["impl"], width, _prompt(part), rate, f"{of['roof_fraction']:.0%}", busy))
     if not said:
-        return
+        return []
     heads = ("Rung", "Width", "Prompt", "TFLOP/s", "Of the roof", "Tensor cores counted busy")
     caption = "The counted prompt, and one of that length with the heads of the chart of lengths"
     table = pd.DataFrame(said, columns=list(heads))
-    text = "The chart of lengths has more heads. And 100% is "
+    text = "These shares are not those of the chart of lengths, which has more heads. And 100% is "
     text += "another thing: for the counter, tensor cores that multiply in every cycle"
     recorded = here.roof.get("fp16_tensor")
     if here.spec and recorded:
@@ -247,8 +246,7 @@ def beside_the_clock(counted: Rows, every: Rows, here: Lab) -> None:
         text += f"that a library reached, {recorded.value:,.0f}"
     text += ". Last, masked products are work to the counter and none in a rate."
     columns = dict(zip(heads, heads, strict=True))
-    asked = "Why these shares are not those of the chart of lengths"
-    display.fold_parts(asked, [text, (table, columns, {}, caption)])
+    return [text, (table, columns, {}, caption)]
 
 
 def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:

@@ -15,20 +15,32 @@ _TOKENS = 4096  # of the prompt that tests the drawing
 _FAR = 1.1  # the drawing's share over the measured one, from which on the drawing leaves something out
 
 
-def pace_of_the_drawing(takes: over_time.Lengths) -> None:
-    """Say which of a tile's steps sets the pace where the softmax runs beside products."""
+def _share(per_second: str, sms: int) -> str:
+    """One SM's share of a rate, in words."""
+    return f"({per_second} ÷ {sms} SMs)"
+
+
+def pace_of_the_drawing(here: Lab, takes: over_time.Lengths) -> None:
+    """Say how long a tile's copies and products take, and which of a tile's steps sets the pace where the
+    softmax runs beside products.
+    """
+    gb_s, tflop_s, sms, mhz = over_time.rates(here)
+    reads, peak = over_time.sources(here)
     copies, products = 2 * takes.copy, 2 * takes.product
-    macros = over_time.rung().with_defaults({})
-    size = 4 * macros["KEYS"] * _WIDTH / 1024  # KiB of keys and values of a tile, in FP16
-    text = f"By this arithmetic a tile's two copies, {size:.0f} KiB at an SM's share of the read rate, take "
-    text += f"{copies:.2f} µs, and its two products {products:.2f}"
+    keys = over_time.rung().with_defaults({})["KEYS"]
+    size = 4 * keys * _WIDTH / 1024  # KiB of keys and values of a tile, in FP16
+    text = f"The lengths, for one SM and a tile of {keys} keys and as many values:\n\n"
+    text += f"- two copies: {size:.0f} KiB ÷ {_share(f'{gb_s:,.0f} GB/s', sms)} = **{copies:.2f} µs**, at "
+    text += f"{reads}\n"
+    text += f"- two products: 4 FLOPs × {over_time.QUERIES} queries × {keys} keys × {_WIDTH} columns ÷ "
+    text += f"{_share(f'{tflop_s:,.0f} TFLOP/s', sms)} = **{products:.2f} µs**, at {peak}\n"
+    text += f"- the softmax: {over_time.QUERIES} × {keys} exponentials, {over_time.EXPONENTIALS} a clock at "
+    text += f"{mhz / 1e3:.2f} GHz = **{takes.softmax:.2f} µs**\n\n"
     if copies > products:
-        text += (
-            ". The softmax is out of the way; now the tensor cores wait for *copies*, the gaps of the upper "
-        )
-        text += "half. A block with more queries would need fewer bytes for each product."
+        text += "So the softmax is out of the way, and the tensor cores wait for *copies*: the gaps of the "
+        text += "upper half. More queries a block would need fewer bytes for each product."
     else:
-        text += ": the tensor cores set the pace."
+        text += "So the tensor cores set the pace."
     display.say(text)
 
 
@@ -62,16 +74,11 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
     if drawn < _FAR * got:
         display.say(text + "The drawing explains what was measured.")
         return
-    text += (
-        "So the drawing leaves something out. Each copier waits until its tile has arrived before it asks "
-    )
-    text += (
-        "for the next, so how long a copy is under way may count every time; and blocks start and end. What "
-    )
-    text += "each costs is not known."
+    text += "So the drawing leaves something out: perhaps that a copier waits until its tile has arrived "
+    text += "before it asks for the next, and that blocks start and end."
     if "11_tma" in rows.index:
         later = 100 * float(rows.loc["11_tma", "roof_fraction"])
-        text += f" Rung 11, below, copies in another way and keeps its blocks: {later:.0f}%."
+        text += f" Rung 11, next, changes both and reaches {later:.0f}%."
     display.say(text)
 
 
@@ -80,20 +87,18 @@ def four_changes(here: Lab) -> diagram.Drawing:
     return diagram.four_changes(diagram.of_lab(here))
 
 
-def ring_ahead(takes: over_time.Lengths) -> diagram.Drawing:
-    """The ring with a producer that is ahead of its consumers: where copies are slower than products, drawn
-    as if they took half as long.
-    """
-    text = "Copies and products meet in a ring of slots, with rung 13's two mbarriers each"
-    if takes.copy <= takes.product:
-        display.say(f"{text}.")
-        return diagram.ring(takes)
-    display.say(
-        f"{text}. To show a producer that is ahead, this drawing halves the copies' time: it fills the slots "
-        "in turn, keys and values by turns, and waits where the next in turn has not been released yet, even "
-        "if another is empty. (In the kernel two halves of the producer do so, one for keys, one for values.)"
+def ring_at_work(takes: over_time.Lengths) -> diagram.Drawing:
+    """The slots of rung 9's ring at the lengths of the drawing over time, and what may block whom."""
+    text = (
+        "**The ring.** The same tiles, slot by slot: keys and values by turns, with rung 13's two mbarriers "
     )
-    return diagram.ring(takes._replace(copy=takes.copy / 2))
+    text += "each. Consumers wait until a slot is *full*; the producer waits until the next slot in turn is "
+    text += "*empty*"
+    steps = over_time.program(over_time.rung().path.read_text(encoding="utf-8"))
+    run = over_time.simulate(steps, 4, over_time.rung().with_defaults({})["STAGES"], takes)
+    text += "." if over_time.waits(run) else ", which it always is here."
+    display.say(text)
+    return diagram.ring(takes)
 
 
 def roles_at_work(here: Lab) -> diagram.Drawing:
@@ -102,21 +107,16 @@ def roles_at_work(here: Lab) -> diagram.Drawing:
 
 
 def why_held_back() -> None:
-    """Say why rung 12 hands its weights over late, and where its queries are, by its source."""
+    """Say when rung 12 hands its weights over, and where its queries are, by its source."""
     found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
     share = columns.share_of(roles.RUNG, roles.WIDTH)
     kept, where = columns.operands_kept(share, roles.WIDTH), ""
     until = Fraction(found.before).limit_denominator(64)
     text = f"""\
-**Why is P held back?** All warpgroups share the SM's tensor cores. Handed over at once, P[t] V[t] \
-would compete with the scores of tile t + 1. These would be done later, and so would their softmax, \
-with no product left to run beside it. Held back, the scores come first, and the softmax runs beside \
-P[t] V[t]. (The drawing cannot show that: in it products take the tensor cores one after the other, \
-as they are started.)
-
 **Why until {until}, and not until the scores are done?** Presumably because warpgroups 1 and 2 need \
 a moment to see the signal and rescale; the last scores keep the tensor cores busy meanwhile. Other \
-shares are not recorded, so what this one is worth is not known."""
+shares are not recorded. The drawing cannot show what holding back is worth: in it products take the tensor \
+cores one after the other, as they are started."""
     if kept:
         whole = share.queries * roles.WIDTH // 2 // share.threads
         columns_left = roles.WIDTH * (whole - kept[0]) // whole
@@ -124,7 +124,7 @@ shares are not recorded, so what this one is worth is not known."""
         where += f"{whole} registers a thread of "
         where += f"warpgroup 0. It keeps {kept[0]}, beside {kept[1]} of scores (first drawing); the last "
         where += f"{columns_left} columns stay in shared memory."
-    display.fold_parts("Why is P held back, and where are the queries?", [text, where] if where else [text])
+    display.fold_parts("When P is handed over, and where the queries are", [text, where] if where else [text])
 
 
 def roles_tested(here: Lab, every: Rows) -> None:
@@ -132,14 +132,11 @@ def roles_tested(here: Lab, every: Rows) -> None:
     takes = roles.lengths(*over_time.rates(here))
     found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
     copies, products = 2 * takes.copy / found.cluster, 2 * takes.product
-    text = (
-        f"By this arithmetic a tile's two copies, shared by {found.cluster} blocks, take {copies:.2f} µs in "
-    )
-    text += f"all, and its two products {products:.2f}"
-    other = diagram.of_lab(here)
-    if f"{2 * other.copy:.2f} {2 * other.product:.2f}" == f"{copies:.2f} {products:.2f}":
-        text += " (rung 9's figures again: its tiles have a quarter of the columns, and twice the "
-        text += "keys and queries)"
+    tile = roles.ROWS_OF_A_TILE
+    size = 4 * tile * roles.WIDTH / 1024
+    text = f"By rung 9's two divisions a tile's two copies, {size:.0f} KiB shared by {found.cluster} blocks, "
+    text += f"take {copies:.2f} µs, and its two products, 4 × {tile} × {tile} × {roles.WIDTH} FLOPs, "
+    text += f"{products:.2f}"
     text += ": copies still set the pace." if copies > products else ": the tensor cores set the pace."
     rows = every[
         every["impl"].eq(roles.RUNG) & every["head_dim"].eq(roles.WIDTH) & every["heads"].eq(study.HEADS)

@@ -15,9 +15,9 @@ def published(here: Lab, peer: Rows) -> float:
     return float(found["tflop_s"].max())
 
 
-def peers_words(here: Lab, own: Rows, peer: Rows) -> str:
-    """How the rung of a row compares with the fastest library of a recording, and what is published of it."""
+def peers_words(here: Lab, own: Rows, peer: Rows, others: bool = True) -> str:
+    """How the rung of a row compares with the fastest library of a recording, and what `others` published."""
     who = f"the fastest library recorded, {peer['impl']} ({peer['tflop_s']:,.0f} TFLOP/s"
-    other = published(here, peer)
+    other = published(here, peer) if others else float("nan")
     who += f"; {other:,.0f} published by others, whose clock includes the launch)" if other == other else ")"
     return f"it {display.against(own, peer)} {who}"

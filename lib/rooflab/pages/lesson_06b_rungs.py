@@ -6,46 +6,38 @@ import pandas as pd
 
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
-from rooflab.ops import attention as op
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
-from rooflab.view import display
-from rooflab.words import listed
+from rooflab.view import diagram, display
 
-# The page's sections in their order: rungs, on which each builds, and the question that it answers.
+# The page's sections in their order: rungs, what they add, and the row of the drawing.
 _SECTIONS = (
-    (("8_head_dim_slices",), "7", "How can warps share a head's columns?"),
-    (("13_mbarrier_ring",), "7", "How can warps stop waiting for all others?"),
-    (("9_wgmma",), "7", "How can products run beside the softmax?"),
-    (("10_paired_warpgroups",), "8, 9", "How do Hopper's products do 512 columns?"),
-    (("12_warp_specialised",), "10, 11", "How can warpgroups stop trading scores?"),
-    (
-        ("11_tma", "14_pack_gqa", "15_warp_vote", "16_wide_stores", "17_short_chain"),
-        "9",
-        "What more helps up to 256 columns?",
-    ),
+    (("7_mma_32_rows",), "part 06's last", 1),
+    (("8_head_dim_slices",), "slices of columns", 0),
+    (("13_mbarrier_ring",), "a ring of tiles", 0),
+    (("9_wgmma",), "wgmma, producer", 2),
+    (("11_tma",), "TMA, blocks stay", 2),
+    (("10_paired_warpgroups",), "warpgroups share", 1),
+    (("12_warp_specialised",), "a role for each", 1),
+    (("14_pack_gqa", "15_warp_vote", "16_wide_stores", "17_short_chain"), "four small steps", 2),
 )
 
 _WIDTHS = (16, 64, 80, 96, 112, 128, 256, 512)  # of the recorded heads
 
 
-def rungs_of_the_page() -> None:
-    """Show the page's sections in their order: rungs, question, what they build on, widths, GPUs."""
-    lines = []
-    for names, built_on, question in _SECTIONS:
-        widths = [width for width in _WIDTHS if set(names) & set(study.rungs_for(width))]
-        where = "9.0 (Hopper)" if names[0] in op.HOPPER else "8.0 or later"
-        numbers = ", ".join(name.partition("_")[0] for name in names)
-        lines.append((numbers, question, built_on, ", ".join(map(str, widths)), where))
-    heads = ("Rungs", "Question", "Built on", "Widths", "Compute capability")
-    table = pd.DataFrame(lines, columns=list(heads))
-    display.table(
-        table,
-        dict(zip(heads, heads, strict=True)),
-        {},
-        f"The rungs of this page, in its order, and which of the widths {listed(map(str, _WIDTHS))} they do; "
-        "numbers say when they were written",
-    )
+def page_order() -> list[str]:
+    """The page's rungs in the order of its sections."""
+    return [name for names, _, _ in _SECTIONS for name in names]
+
+
+def rungs_of_the_page() -> diagram.Drawing:
+    """The page's rungs: which builds on which, what each adds, head widths and GPUs."""
+    does = {width: study.rungs_for(width) for width in _WIDTHS}
+    nodes = [
+        diagram.Node(names, adds, row, tuple(w for w in _WIDTHS if set(names) & set(does[w])))
+        for names, adds, row in _SECTIONS
+    ]
+    return diagram.rung_tree(nodes)
 
 
 def _gains(every: Rows, before: str, after: str) -> pd.DataFrame:
@@ -120,9 +112,10 @@ def worth_of_slices(every: Rows, gpu: str, width: int) -> None:
         )
         text += f"{rates} times its speed. "
         if most < 1:
-            text += "So it is slower on each: unlike rung 6's, its warps write partial scores to shared "
-            text += "memory, read them, and wait for each other twice a tile. Rung 8 is for heads too wide "
-            text += "for the rungs before it."
+            text += (
+                "So it is slower on each, because its warps trade scores through shared memory: it is for "
+            )
+            text += "heads too wide for the rungs before it."
     display.say(text.strip())
 
 
@@ -135,7 +128,7 @@ _BEFORE = {
     "17_short_chain": "16_wide_stores",
 }
 # What small steps change.
-_SMALL = {
+SMALL = {
     "14_pack_gqa": """\
 Rung 11 packs 8, 4 or 2 heads, because its block's rows must divide evenly; of a group of 7 \
 it packs none. Here any group fits: 7 heads of 18 queries fill 126 of 128 rows.""",
@@ -193,7 +186,7 @@ holds would leave SMs idle at the end.""",
 def small_steps(every: Rows) -> None:
     """Say what the rungs after rung 11 are worth, one over the other, and, folded, what they change."""
     parts, said = [], []
-    for name, change in _SMALL.items():
+    for name, change in SMALL.items():
         gain, before = _gains(every, _BEFORE[name], name)["gain"], _BEFORE[name].partition("_")[0]
         number = name.partition("_")[0]
         text = f"**Rung {number}** ([source](../kernels/attention/{name}.cu)). {change}"
@@ -203,12 +196,9 @@ def small_steps(every: Rows) -> None:
             worth += f", {gain.min():.2f} to {gain.max():.2f} on {len(gain)} shapes" if len(gain) > 1 else ""
             text += f"\n\n{worth}.*"
         parts.append(text)
-    opened = "Smaller steps follow. "
     if said:
-        opened += f"Their worth over the rung before, at the median of all shapes: {', '.join(said)}. "
-    display.say(opened.strip())
-    numbers = listed(name.partition("_")[0] for name in _SMALL)
-    display.fold_parts(f"Rungs {numbers}: what they change", parts)
+        display.say(f"*Worth* over the rung before, at the median of all shapes: {', '.join(said)}.")
+    display.fold_parts("What each changes, and its worth", parts)
 
 
 def largest_step(here: Lab, name: str) -> str:

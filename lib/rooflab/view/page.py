@@ -51,13 +51,17 @@ def ladder(
     *,
     y: str = "gb_s",
     does: Mapping[str, str] | None = None,
+    order: Sequence[str] = (),
 ) -> tuple[Figure, str]:
     """The ladder of an opening and its caption: own rungs by their numbers and, last, the fastest of the
     peers, as bars of `y` (gb_s, tflop_s or tok_s) under `roof`, (name, value, unit of y). `does` has words
-    that follow a rung's name.
+    that follow a rung's name; rungs in `order` come last, as they stand there.
     """
     own = rows[rows["kind"] == "own"]
     number = own["impl"].str.extract(r"^(\d+)", expand=False).astype(float)
+    number = number.mask(
+        own["impl"].isin(order), own["impl"].map({name: 1e3 + k for k, name in enumerate(order)})
+    )
     own = own.loc[number.sort_values(kind="stable").index]
     peers = rows[(rows["kind"] == "peer") & rows[y].notna()]
     shown = pd.concat([own, peers.sort_values(y).tail(1)])

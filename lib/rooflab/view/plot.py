@@ -139,11 +139,12 @@ def off_the_line(ax: Axes, line: float) -> None:
             text.set_x(line + most / 100)
 
 
-def label_ends(ax: Axes) -> None:
+def label_ends(ax: Axes, at: tuple[float, float] = (0.5, 0.5)) -> None:
     """Write each series' label beside its last point, in its colour, instead of a legend.
 
     Labels that would collide are spread apart vertically, and a thin line leads from a moved label back to
-    its series. Call it after everything is drawn and the axes are scaled.
+    its series, from the point `at` of the label's box: (0, 0.5) keeps it out of its neighbours where many are
+    moved. Call it after everything is drawn and the axes are scaled.
     """
     fig = figure_of(ax)
     style.settled(ax)
@@ -165,11 +166,12 @@ def label_ends(ax: Axes) -> None:
     box = ax.get_window_extent()
     wanted = [float(ax.transData.transform((x, y))[1]) for _, x, y in ends]
     placed = spread(wanted, height, box.y0 + height / 2, box.y1)
-    moved = any(abs(now - at) * 72 / DPI >= 3 for at, now in zip(wanted, placed, strict=True))
-    for (line, x, y), at, now in zip(ends, wanted, placed, strict=True):
-        shift = (now - at) * 72 / DPI
+    moved = any(abs(now - was) * 72 / DPI >= 3 for was, now in zip(wanted, placed, strict=True))
+    for (line, x, y), was, now in zip(ends, wanted, placed, strict=True):
+        shift = (now - was) * 72 / DPI
         dx = 16 if moved and x == right else 7  # one column: no label in the way of another's line
-        arrow = {"arrowstyle": "-", "color": line.get_color(), "linewidth": 0.7, "shrinkA": 1, "shrinkB": 3}
+        arrow: dict[str, Any] = {"arrowstyle": "-", "color": line.get_color(), "linewidth": 0.7, "relpos": at}
+        arrow |= {"shrinkA": 1, "shrinkB": 3}
         # A label inside the axes, of a series that ends early, hides what runs behind it.
         behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8 if x < right else 0}
         ax.annotate(

@@ -10,6 +10,7 @@ A drawing with several frames is a still image of all of them in a notebook; the
 from rooflab.view.diagram.barriers import barriers_met
 from rooflab.view.diagram.block_at_work import who_waits
 from rooflab.view.diagram.budgets import budget
+from rooflab.view.diagram.built_on import Node, rung_tree
 from rooflab.view.diagram.by_block import blocks
 from rooflab.view.diagram.caches import caches
 from rooflab.view.diagram.checks import check_of_drafts
@@ -69,6 +70,7 @@ __all__ = [
     "Instrument",
     "Judged",
     "Line",
+    "Node",
     "Width",
     "accumulators",
     "attention_tiles",
@@ -125,6 +127,7 @@ __all__ = [
     "ring",
     "row_loads",
     "rows_and_columns",
+    "rung_tree",
     "shots",
     "slots",
     "sms_at_work",

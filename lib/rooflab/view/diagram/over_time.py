@@ -168,16 +168,26 @@ def rates(lab: Any) -> tuple[float, float, int, float]:
     return gb_s, peak, int(run["sms"]), float(spec.boost_mhz)
 
 
+def sources(lab: Any) -> tuple[str, str]:
+    """In words, what the two rates of `rates` are."""
+    rows = lab.store.read("bandwidth")
+    warm = rows[(rows["operator"] == "read") & (rows["cache"] == "warm")]["gb_s"].notna().any()
+    return (
+        "the rate of reads from L2" if warm else "the datasheet's rate of DRAM",
+        "the FP16 matrix roof" if "fp16_tensor" in lab.roof else "the datasheet's FP16 peak",
+    )
+
+
 def pipeline(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing:
     """Copies, products and softmax of one block over time, as the rung orders them, and below as if every
-    product were waited for at once.
+    product were waited for immediately.
     """
     source = rung().path.read_text(encoding="utf-8") if text is None else text
     steps = program(source)
     stages = rung().with_defaults({})["STAGES"]
     waits = tuple(_waiting(part) for part in steps)
     runs = [("as the rung has it", simulate(steps, tiles, stages, takes))]
-    runs += [("each product waited for at once", simulate(waits, tiles, stages, takes))]  # type: ignore[arg-type]
+    runs += [("each product waited for immediately", simulate(waits, tiles, stages, takes))]  # type: ignore[arg-type]
     last = max(bar.end for _, run in runs for bar in run.bars)
     canvas, left = Canvas(), 92.0
     unit, y, ends = (svg.WIDTH - left - 4) / last, 0.0, []
@@ -200,7 +210,8 @@ def pipeline(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing
     together = _overlap(runs[0][1])
     says = (
         f"{tiles} tiles of keys and values. As the rung has it, {together:.1f} µs of softmax run beside "
-        f"products and all takes {ends[0]:.1f} µs; with every product waited for at once {ends[1]:.1f} µs. "
+        f"products and all takes {ends[0]:.1f} µs; with every product waited for immediately "
+        f"{ends[1]:.1f} µs. "
         f"Lengths are arithmetic: copy {takes.copy:.2f}, product {takes.product:.2f}, "
         f"softmax {takes.softmax:.2f} µs."
     )
@@ -227,7 +238,7 @@ def _overlap(run: Run) -> float:
     )
 
 
-def ring(takes: Lengths, tiles: int = 4, most: int = 6, text: str | None = None) -> Drawing:
+def ring(takes: Lengths, tiles: int = 4, most: int = 4, text: str | None = None) -> Drawing:
     """The ring's slots with their barriers, at the moments when the consumers take up a tile."""
     source = rung().path.read_text(encoding="utf-8") if text is None else text
     stages = rung().with_defaults({})["STAGES"]
@@ -269,7 +280,13 @@ def ring(takes: Lengths, tiles: int = 4, most: int = 6, text: str | None = None)
         + "; and so on. A slot is filled "
     )
     says += "again only when its readers have arrived at its empty barrier."
-    return Drawing("A ring of tiles: full and empty", says, frames, across=2)
+    blocked = "the producer waits for slots" if waits(run) else "the producer never waits for a slot"
+    return Drawing(f"Rung 9's ring, with the lengths above: {blocked}", says, frames, across=2)
+
+
+def waits(run: Run) -> bool:
+    """Whether the producer ever waits for a slot that the consumers have not released."""
+    return any(run.claimed[item] > run.full[item - 1] + 1e-9 for item in run.claimed if item)
 
 
 def _state(run: Run, slot: int, slots: int, moment: float) -> tuple[int | None, str]:

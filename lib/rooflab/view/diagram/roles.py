@@ -217,7 +217,8 @@ def warp_roles(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawi
                 if bar.row == name:
                     fill = {"QK": BLUE, "PV": SKY, "softmax": AMBER}.get(bar.what, GREY)
                     label = bar.what if fill == GREY else "" if fill == AMBER else f"{bar.what}{bar.tile}"
-                    canvas.cell(left + bar.start * unit, y, (bar.end - bar.start) * unit, 24, label, fill)
+                    wide = (bar.end - bar.start) * unit
+                    canvas.cell(left + bar.start * unit, y, wide, 24, label, fill, svg.SMALL - 1)
             y += 28 if name == ROWS[0] else 42
         for t in range(tiles):  # P is handed over, between the two lower rows
             x = left + run.events["P", t] * unit

@@ -24,6 +24,7 @@ MODEL = "gemma-4-e4b"  # whose layers with a window the third picture has
 _ARCH, _WIDE, _COPIERS = "90", 266.0, 128
 _PIECE = 16  # bytes of a cp.async
 _TILES, _PIECES = 3, 2  # of the second picture
+_STEEP = 46.0  # height of the fourth's scores
 _SEED, _ROWS, _KEYS, _LAST = 5, 16, 80, 12  # of the fourth: rows of a warp, keys of a tile, tiles
 
 
@@ -115,7 +116,8 @@ def _who_copies() -> tuple[Canvas, str]:
         canvas.cells(places[:threads], 3.2, 5.4, AMBER, 0.3)
         canvas.line([(132, y + 34), (156, y + 34)], 1.4, end="arrow")
         canvas.cell(160, y + 18, 104, 32, f"{copies:,} copies", SKY, 12)
-        canvas.text(212, y + 63, f"of {size // copies:,} bytes", svg.SMALL, "middle")
+        words = f"of {size // copies:,} bytes, a tile of each"
+        canvas.text(264, y + 63, words, svg.SMALL, "end")
         said.append(f"{name}: {threads} thread{'s' * (threads > 1)}, {copies:,} copies for a tile of each.")
         y += 74
     return canvas, " ".join(said)
@@ -147,6 +149,7 @@ def _blocks_live(takes: over_time.Lengths) -> tuple[Canvas, str]:
         canvas.text(left, y + 29, f"{_PIECES} pieces of work in {last:.1f} µs", svg.SMALL)
         said.append(f"{name[0].upper()}{name[1:]}: {_PIECES} pieces take {last:.1f} microseconds.")
         y += 38
+    canvas.text(left, y + 10, "light: first piece, dark: second", svg.SMALL)
     return canvas, " ".join(said)
 
 
@@ -168,10 +171,10 @@ def _which_rows() -> tuple[Canvas, str]:
             canvas.line(
                 [(k * keys * unit, y + 18), (k * keys * unit, y + 18 + rows * tall)], 0.5, dashed=True
             )
-        words = f"{each.tiles} tiles of {keys} keys; grey, masked: {each.masked:.0%}"
+        words = f"{shape.head_dim} wide, {each.tiles} tiles of {keys} keys; grey, masked: {each.masked:.0%}"
         canvas.text(0, y + 31 + rows * tall, words, svg.SMALL)
         said.append(f"{whose} need {each.tiles} tiles of {keys} keys, {each.masked:.0%} of it masked.")
-        y += 74
+        y += 84
     return canvas, " ".join(said)
 
 
@@ -180,13 +183,14 @@ def _when_rescaled() -> tuple[Canvas, str]:
     late = limit(rung().path.read_text(encoding="utf-8"))
     ways = (("rung 9: at any larger score", 0.0), (f"rung 11: at one more than {late:g} larger", late))
     canvas, y, said = Canvas(_WIDE), 0.0, []
-    low, high = float(largest[0].min()) - 0.5, float(largest[0].max()) + 0.5
-    unit, tall = (_WIDE - 2) / _LAST, 32 / (high - low)
+    low = float(largest[0].min()) - 0.5
+    high = max(float(largest[0].max()), float(largest[0][0]) + late) + 0.5
+    unit, tall = (_WIDE - 2) / _LAST, _STEEP / (high - low)
     for name, way in ways:
         bases = np.array([rescales(row, way) for row in largest])
         moved = [False, *(bases[:, 1:] != bases[:, :-1]).any(axis=0)]
         canvas.text(0, y + 12, name, svg.SMALL, bold=True)
-        floor = y + 52
+        floor = y + 20 + _STEEP
         path = [
             (x, floor - (base - low) * tall)
             for k, base in enumerate(bases[0])
@@ -195,10 +199,13 @@ def _when_rescaled() -> tuple[Canvas, str]:
         tops = enumerate(largest[0])
         canvas.cells([((k + 0.5) * unit - 3, floor - (top - low) * tall - 3) for k, top in tops], 6, 6, AMBER)
         canvas.line(path, 1.6)
+        if way:
+            canvas.line([(at, up - way * tall) for at, up in path], 0.8, dashed=True)
+            canvas.text(4, path[0][1] - way * tall + 12, f"{way:g} above the line", svg.SMALL)
         for k, each in enumerate(moved):
-            canvas.rect(k * unit + 1, y + 57, unit - 2, 8, BLUE if each else NONE, 0.4)
-        words = f"a warp rescales its outputs at {sum(moved)} of {_LAST - 1} tiles"
-        canvas.text(0, y + 78, words, svg.SMALL)
+            canvas.rect(k * unit + 1, floor + 5, unit - 2, 8, BLUE if each else NONE, 0.4)
+        words = f"a warp rescales at {sum(moved)} of {_LAST - 1} tiles after the first"
+        canvas.text(0, floor + 26, words, svg.SMALL)
         said.append(f"{name[0].upper()}{name[1:]}: {words}.")
-        y += 88
+        y = floor + 36
     return canvas, " ".join(said)

@@ -94,7 +94,7 @@ def yardsticks() -> None:
         ("‰ of the RMS, the typical output", "the source's allowances, which are in it"),
     ]
     table = pd.DataFrame(rows, columns=["unit", "use"])
-    display.table(table, {"unit": "Yardstick", "use": "Used for"}, {}, "In what errors are given")
+    display.table(table, {"unit": "Yardstick", "use": "Used for"}, {}, "Three yardsticks")
     display.say(
         "A *row* is one query's output in one head. FP16 moves a number by at most 1/2048 of itself, so "
         f"rounding the output alone costs up to {1e3 * HALF:.2f} ‰ of the row's largest."
@@ -102,8 +102,8 @@ def yardsticks() -> None:
 
 
 def extreme_inputs(answers: Any, rungs: list[Any]) -> tuple[Rows, Rows]:
-    """Say what kernels do with large scores, no key, NaN and repetition, with every figure folded; the
-    answers, and the rungs' errors on large scores.
+    """Say what kernels do with large scores, no key, NaN and repetition; the answers, and the rungs' errors
+    on large scores.
     """
     edges = answers("edges").set_index("impl")
     edges = edges.loc[[n for n in (*rungs, *asks.SDPA) if n in edges.index]].reset_index()
@@ -120,6 +120,11 @@ def extreme_inputs(answers: Any, rungs: list[Any]) -> tuple[Rows, Rows]:
     lines += [f"**Again**: the same call {asks.REPEATS} times must give the same bits. "]
     lines[-1] += _all_right(own["other bits"])
     display.say("\n".join(f"- {line}" for line in lines))
+    return edges, loud
+
+
+def every_extreme(edges: Rows) -> None:
+    """Show, folded, what every kernel does with extreme inputs."""
     names = {"impl": "Who", "loud": "Loud: error (‰ of the RMS)", "blind not zero": "Blind: not zero"}
     names |= {"NaN in k lost": "NaN in k: hidden", "NaN in v lost": "NaN in v: hidden"}
     names |= {"NaN in k spread": "NaN in k: spread", "NaN in v spread": "NaN in v: spread"}
@@ -130,7 +135,6 @@ def extreme_inputs(answers: Any, rungs: list[Any]) -> tuple[Rows, Rows]:
     meant += "not possible with this kernel."
     table = edges.assign(loud=1e3 * edges["loud worst_rms"])
     display.fold_parts("Every kernel on extreme inputs", [meant, (table, names, forms)])
-    return edges, loud
 
 
 def _overflow(most: float) -> str:
@@ -184,7 +188,7 @@ def _how_far(spread: Rows) -> str:
     if not spread.max() > 3 * usual:
         return ""
     text = f"{most} spreads it to {spread.max():.0%} of the outputs, the others to about {usual:.0%}. "
-    case = next((each for each in asks.edges() if each.impl == most), None)
+    case = next((each for each in asks.edges() if each.impl == most and each.kind == "own"), None)
     keys = study.own_rung(case)[1].get("KEYS", 0) if case else 0
     if not case or not keys:
         return text

@@ -140,9 +140,9 @@ def _between(some: Rows | None, least: float) -> str:
     share = pd.Series(dtype=float) if some is None else (some["error"] / some["error_budget"]).dropna()
     if share.empty:
         return ""
-    text = f"Measured kernels come to {share.min():.2f} to {share.max():.2f} times the limit (first chart), "
-    text += f"the smallest fault to {least:.1f} or more: "
-    return text + ("2 lies in the gap. " if share.max() <= 1 < least else "2 does not part the two. ")
+    text = f"Measured kernels come to {share.min():.2f} to {share.max():.2f} of the limit (first chart), "
+    text += f"the smallest fault to {least:.1f} times it or more: "
+    return text + f"a factor of 2 {'parts' if share.max() <= 1 < least else 'does not part'} them. "
 
 
 def _chart(found: pd.DataFrame) -> None:
@@ -163,9 +163,11 @@ def _chart(found: pd.DataFrame) -> None:
         ax.plot(row["gate"], place, "o", color=colour, markersize=7, zorder=4)
         near = f"{row['gate']:.1f}" if row["gate"] < 100 else f"{row['gate']:,.0f}"
         near += f"; passes the source's {allowed}" if row[widest] and row["fault"] != RIGHT else ""
-        ax.annotate(near, (row["gate"], place), (8, 0), va="center", fontsize=8.5, textcoords="offset points")
+        left = bool(row["gate"] < 1)
+        at = {"ha": "right" if left else "left", "va": "center", "textcoords": "offset points"}
+        ax.annotate(near, (row["gate"], place), (-8 if left else 8, 0), fontsize=8.5, **at)
     ax.axvline(1.0, color="black", linewidth=1.4, zorder=3)
-    ax.set_xlim(min(0.25, found["gate"].min() / 2), 12 * found["gate"].max())
+    ax.set_xlim(min(0.15, found["gate"].min() / 3), 12 * found["gate"].max())
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     said = f"{title} for sums in FP32, each at the worst of the nine shapes, computed here. Grey: no fault, "
     plot.show(fig, f"{said}0.5 by construction: that code is the plain computation, in another order.")

@@ -87,7 +87,7 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     table["rounds"], table["predicted"] = ([of.get(n, np.nan) for n in names] for of in (rounds, guess))
     table["simulated"] = [packed if name == "3_half2" else np.nan for name in names]
     ratio = (table["error"] / table["predicted"]).dropna()
-    reached = listed(f"{table['impl'][k]} {r:.0%}" for k, r in ratio.items())
+    reached = listed(f"{r:.0%} ({table['impl'][k]})" for k, r in ratio.items())
     good = all(0.5 <= r <= 2 for r in ratio)
     figures = ["predicted", "simulated", "error", "limit"]
     table["limit"] = table["error_budget"]
@@ -99,8 +99,10 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
         display.table(
             table, shown, forms, "The estimates, beside what was measured; ‰ of a row's largest output"
         )
-    text = f"**Verdict on the estimates**: {'they hold' if good else 'not all hold'}. Of its estimate reach "
-    text += f"{reached}; a factor of two was allowed."
+    text = (
+        f"**Verdict on the estimates**: {'they hold' if good else 'not all hold'}. Measured errors come to "
+    )
+    text += f"{reached} of the estimate; a factor of two was allowed."
     text = text if len(ratio) else "**Verdict on the estimates**: none was measured."
     if packed == packed:
         text += _simulated(float(found["error"]["3_half2"]), packed)
@@ -171,7 +173,7 @@ def _declared(own: float, first: float, some: Rows) -> None:
     text = next(r for r in op.LADDERS["attention"] if r.name == "3_half2").path.read_text(encoding="utf-8")
     header = " ".join(line.strip("/ ") for line in text.splitlines() if line.startswith("//"))
     says = re.search(r"[A-Z][^.]* in FP16[^.:]*", header)
-    code = next((line.strip() for line in text.splitlines() if "__hfma2(" in line), "")
+    code = re.search(r"\w+ = __hfma2\(.*;", text)
     rule = inspect.getsource(attention_work._packed).strip().splitlines()[-1].strip()
     found = some.drop_duplicates("impl").set_index("impl")["error"]
     error = float(found.get("3_half2", np.nan))
@@ -182,7 +184,7 @@ def _declared(own: float, first: float, some: Rows) -> None:
     display.say(
         "*Declared* means: the kernel's source says so, and the gate's code names the kernel. For 3_half2:"
         f"\n\n```text\n3_half2.cu says     {says[0] if says else ''}\n"
-        f"3_half2.cu does     {code}\nthe gate's code     {rule}\n```\n\n"
+        f"3_half2.cu does     {code[0] if code else ''}\nthe gate's code     {rule}\n```\n\n"
         "**Can a bad kernel declare its badness?** Not by itself: the gate reads this line of its own code, "
         f"not the kernel.{held} Whoever adds such a line allows more: the gate then asks only whether the "
         "kernel rounds as declared. Whether the wider limit is good enough, its user must judge."

@@ -155,7 +155,7 @@ def limits_explained(here: Lab, some: Rows, seq: int) -> None:
     display.say(
         "**Which limit applies to whom.** The gate computes attention plainly on the same inputs, and rounds "
         "in it what the kernel is declared to round. The limit is twice the error of that, and no less than "
-        "1/1024, a step of FP16:"
+        "a step of the number format, 1/1024 for FP16:"
     )
     display.table(table, names, {"limit": "{:.1f}"}, "The gate's limits, ‰ of a row's largest output")
     _declared(float(by.get("3_half2", np.nan)), float(rest.max()), some)

@@ -19,8 +19,8 @@ from rooflab.pages.lesson_06c_limits import limits_explained as limits_explained
 from rooflab.pages.lesson_06c_limits import nearer_than_torch as nearer_than_torch
 from rooflab.pages.lesson_06c_limits import rounding_held as rounding_held
 from rooflab.pages.lesson_06c_memory import memory as memory
-from rooflab.pages.lesson_06c_rounding import HALF, loud_simulated
 from rooflab.pages.lesson_06c_rounding import largest_score as largest_score
+from rooflab.pages.lesson_06c_rounding import loud_simulated
 from rooflab.pages.lesson_06c_rounding import one_sum as one_sum
 from rooflab.pages.lesson_06c_rounding import rounding_errors as rounding_errors
 from rooflab.pages.lesson_06c_rounding import scores_tested as scores_tested
@@ -76,29 +76,24 @@ def _by_the_gate(row: Any, rest: Rows) -> str:
 
 def tested(some: Rows, rungs: list[Any]) -> None:
     """Say which kernels are tested, with those of the rungs that cannot do the first chart's shape."""
-    here = some.dropna(subset=["error"])
-    peers = [str(name) for name in here.loc[here["kind"].eq("peer"), "impl"]]
-    missing = [name for name in rungs if name not in set(here["impl"])]
-    text = f"**Who is tested.** Part 06's {len(rungs)} rungs, and kernels of libraries "
-    text += f"({', '.join(peers)}). " if peers else "where they run. "
-    text += "*All kernels* are, in each test, all of them that can do its shape"
-    text += f": at the first chart's, all but {listed(missing)}. " if missing else ". "
-    display.say(text.rstrip() + " After that chart only torch's backends stand for libraries.")
+    missing = [name for name in rungs if name not in set(some.dropna(subset=["error"])["impl"])]
+    text = (
+        f"**Who is tested.** *All kernels* means part 06's {len(rungs)} rungs and kernels of libraries, as "
+    )
+    text += "far as they can do a test's shape"
+    text += f": at the first chart's, all but {listed(missing)}." if missing else "."
+    display.say(text)
 
 
 def yardsticks() -> None:
     """Show the units in which the page gives errors, each with what it is used for."""
     rows = [
-        ("‰ of a row's largest output", "every error, unless another is named"),
+        ("‰ of a row's largest output", "every error but these; a row is a query's output in a head"),
         ("error ÷ the gate's limit", "planted faults; above 1 a kernel is wrong"),
         ("‰ of the RMS, the typical output", "the source's allowances, which are in it"),
     ]
     table = pd.DataFrame(rows, columns=["unit", "use"])
     display.table(table, {"unit": "Yardstick", "use": "Used for"}, {}, "Three yardsticks")
-    display.say(
-        "A *row* is one query's output in one head. FP16 moves a number by at most 1/2048 of itself, so "
-        f"rounding the output alone costs up to {1e3 * HALF:.2f} ‰ of the row's largest."
-    )
 
 
 def extreme_inputs(answers: Any, rungs: list[Any]) -> tuple[Rows, Rows]:
@@ -134,7 +129,8 @@ def every_extreme(edges: Rows) -> None:
     meant = "Shares of outputs. *Hidden*: no NaN where one belongs. *Spread*: NaN where none belongs. Blank: "
     meant += "not possible with this kernel."
     table = edges.assign(loud=1e3 * edges["loud worst_rms"])
-    display.fold_parts("Every kernel on extreme inputs", [meant, (table, names, forms)])
+    far = _how_far(edges.set_index("impl")["NaN in v spread"].loc[lambda share: share > 0])
+    display.fold_parts("Every kernel on extreme inputs", [f"{meant} {far}".strip(), (table, names, forms)])
 
 
 def _overflow(most: float) -> str:
@@ -167,7 +163,6 @@ def nan_spreads(edges: Rows) -> None:
         text += "**A NaN can spread.** A value that is NaN also reaches queries that do **not** see it, with "
         text += all_but([name for name in by.index if name not in spread.index], by.index)
         text += ": such a query shares a tile with one that does, and its weight of 0 times NaN is NaN. "
-        text += _how_far(spread["NaN in v spread"])
     wide = by[by["NaN in k spread"] > 0]
     if len(wide):
         text += f"With {', '.join(wide.index)} a NaN in a key does so too: it adds its mask to the score, "
@@ -184,10 +179,11 @@ def nan_spreads(edges: Rows) -> None:
 
 def _how_far(spread: Rows) -> str:
     """Why a kernel spreads a NaN further than others do: by the first key of the tile that holds it."""
-    most, usual = str(spread.idxmax()), float(spread.median())
-    if not spread.max() > 3 * usual:
+    if spread.empty or not spread.max() > 3 * spread.median():
         return ""
-    text = f"{most} spreads it to {spread.max():.0%} of the outputs, the others to about {usual:.0%}. "
+    most, usual = str(spread.idxmax()), float(spread.median())
+    text = f"{most} spreads a NaN in a value to {spread.max():.0%} of the outputs, "
+    text += f"the others to about {usual:.0%}. "
     case = next((each for each in asks.edges() if each.impl == most and each.kind == "own"), None)
     keys = study.own_rung(case)[1].get("KEYS", 0) if case else 0
     if not case or not keys:
@@ -266,10 +262,11 @@ def words_changed_explained(words: Rows) -> None:
 
 def takeaway(edges: Rows, loud: Rows) -> None:
     """What to take away, computed."""
-    text = "- Compare an error with another: that of rounding alone, or that of a plain computation in the "
-    text += "same number format. Twice the latter is the gate's limit.\n- Allow what the arithmetic needs. "
-    text += "A tolerance wide enough for every kernel hides faults in the exact "
-    text += "ones, and so may the gate's first limit.\n"
+    text = "- Compare an error with that of a plain computation in the same number format: twice that is the "
+    text += (
+        "gate's limit.\n- Allow what the arithmetic needs. A tolerance wide enough for every kernel hides "
+    )
+    text += "faults in the exact ones.\n"
     text += f"- Test extreme inputs. On large scores {loud.idxmax()}'s error is "
     text += f"{loud.max() / loud.median():.0f} times the median rung's."
     if (edges["NaN in v spread"] > 0).any():

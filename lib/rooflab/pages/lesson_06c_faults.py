@@ -123,8 +123,9 @@ def nearness(some: Rows | None = None) -> None:
     least = str(wrong["gate"].idxmin())
     mine = by[by["fault"] == least]
     stopped, shapes = int((mine["gate"] > 1).sum()), len(mine)
-    text = f"**The gate stops the smallest fault** ({FAULTS[least]}) **on {stopped} of {shapes} shapes**: it "
-    text += f"comes to {mine['gate'].min():.1f} to {mine['gate'].max():.1f} times the limit.\n\n"
+    text = f"**The gate stops the smallest fault on {stopped} of {shapes} shapes** "
+    text += f"({FAULTS[least].partition(',')[0]}: {mine['gate'].min():.1f} to {mine['gate'].max():.1f} times "
+    text += "the limit).\n\n"
     text += "**Why twice?** The factor is chosen, not derived: a right kernel adds in another order than the "
     text += f"plain computation, and may err by more. {_between(some, float(mine['gate'].min()))}"
     if hidden := int(wrong["gate_sums hides"][least]):

@@ -273,35 +273,22 @@ def in_bf16(here: Lab, seq: int) -> None:
         display.say("**In bfloat16** no error is recorded at this length.")
         return
     limit, error = float(own["error_budget"].min()), float(own["error"].max())
-    text = f"**In bfloat16**, which keeps 8 bits, {own['impl'].nunique()} rungs err by up to "
-    text += f"{1e3 * error:.1f} ‰ on this prompt; the plain computation, with "
-    text += f"weights and outputs in bfloat16, by {1e3 * limit / 2:.1f}, "
+    text = f"**In bfloat16** {own['impl'].nunique()} rungs err by up to {1e3 * error:.1f} ‰ on this prompt, "
     worst = float((own["error"] / own["error_budget"]).max())
-    worst = float((own["error"] / own["error_budget"]).max())
-    text += f"and the limit is {1e3 * limit:.1f} ‰"
+    text += f"and the limit is {1e3 * limit:.1f}"
     display.say(f"{text}: " + ("all keep it." if worst <= 1 else "not all keep it."))
 
 
-def nearer_than_torch(some: Rows, half: float) -> None:
-    """Say which rungs are no further from float64 than torch's backends."""
-    own, peer = some[some["kind"] == "own"], some[some["kind"] == "peer"]
-    text = ""
+def nearer_than_torch(some: Rows) -> None:
+    """Say which rungs are further from float64 than every library, and why Hopper's differ."""
+    own, peer = some[some["kind"] == "own"], some[some["kind"] == "peer"].dropna(subset=["error"])
     if len(peer):
-        as_good = own[own["error"] <= 1.01 * peer["error"].max()]
-        text += f"Of the {len(own)} rungs that do this shape {len(as_good)} are no further from float64 "
-        text += "than torch's least exact "
-        text += f"backend ({1e3 * peer['error'].max():.2f} ‰)"
-        far = own[own["error"] > 1.01 * peer["error"].max()]
-        text += f". Further away: {', '.join(far['impl'])}." if len(far) else "."
-        exact = some[some["error"] <= 1.01 * some["error"].min()]
-        text += (
-            f" The smallest error, {1e3 * exact['error'].min():.2f} ‰, is that of {', '.join(exact['impl'])}"
+        far, least = own[own["error"] > 1.01 * peer["error"].max()], 1e3 * peer["error"].max()
+        text = (
+            f"**Beside the libraries**: the least exact of them errs by {least:.2f} ‰; by more than 1% more "
         )
-        if exact["error"].max() <= half:
-            text += ": they keep weights in FP32 and round only the output, for which *What rounding leaves* "
-            text += f"predicts up to {1e3 * half:.2f} ‰"
-        text += "."
-    display.say(text)
+        text += f"err {listed(far['impl'])}." if len(far) else "errs no rung."
+        display.say(text)
     tiles = _tiles_differ(own)
     if tiles:
         display.fold_parts("Why Hopper's rungs do not all err alike", [tiles])

@@ -284,10 +284,8 @@ def nearer_than_torch(some: Rows) -> None:
     own, peer = some[some["kind"] == "own"], some[some["kind"] == "peer"].dropna(subset=["error"])
     if len(peer):
         far, least = own[own["error"] > 1.01 * peer["error"].max()], 1e3 * peer["error"].max()
-        text = (
-            f"**Beside the libraries**: the least exact of them errs by {least:.2f} ‰; by more than 1% more "
-        )
-        text += f"err {listed(far['impl'])}." if len(far) else "errs no rung."
+        text = f"**Beside the libraries**: the least exact of them errs by {least:.2f} ‰; "
+        text += f"further off: {listed(far['impl'])}." if len(far) else "no rung is further off."
         display.say(text)
     tiles = _tiles_differ(own)
     if tiles:

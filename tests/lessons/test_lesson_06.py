@@ -139,7 +139,7 @@ def test_the_tolerances_are_a_ladder(h200):
     assert worst[OWN].idxmax() == "3_half2" and worst["3_half2"] > asks.TOLERANCES["FP16 keys"]
     rest = worst[[name for name in worst.index if name != "3_half2"]]
     assert (rest <= asks.TOLERANCES["FP16 keys"]).all() and rest.max() <= 1.3 * found["rounding"].max()
-    assert "20 ‰ (tensor cores) is kept by all" in said("06c_trust.ipynb")
+    assert "20 (tensor cores) is kept by all" in said("06c_trust.ipynb")
 
 
 def test_index_arithmetic_hardly_matters_and_is_guarded(h200):

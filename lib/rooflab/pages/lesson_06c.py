@@ -204,7 +204,7 @@ def _judged_loud(share: float) -> str:
     """What a simulation on the CPU says of rung 3's error on loud inputs, `share` times the median rung's."""
     packed, plain = loud_simulated()
     text = ": **too coarse for scores that large; take another rung there.** Its FP16 sums "
-    text += "explain that" if share <= 2 * packed / plain else "alone do not explain that"
+    text += "can explain that" if share <= 2 * packed / plain else "alone do not explain that"
     text += f": on other loud inputs, on the CPU, they make a plain computation err by {packed / plain:.0f} "
     return text + "times as much. No limit is recorded for these inputs, so the gate gives no verdict."
 

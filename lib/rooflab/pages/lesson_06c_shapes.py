@@ -108,8 +108,8 @@ def _allowed(found: Rows, order: list[Any]) -> str:
     for name, allowed in asks.TOLERANCES.items():
         out = [who for who in order if worst[who] > allowed]
         who = "all" if len(out) == len(order) else listed(out)
-        said.append(f"{1e3 * allowed:g} ‰ ({name}) is " + (f"exceeded by {who}" if out else "kept by all"))
-    return f"Of the source's allowances, of the RMS, {'; '.join(said)}."
+        said.append(f"{1e3 * allowed:g} ({name}) is " + (f"exceeded by {who}" if out else "kept by all"))
+    return f"Of its allowances, in ‰ of the RMS, {'; '.join(said)}."
 
 
 def _floor(found: Rows) -> str:

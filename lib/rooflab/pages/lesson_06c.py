@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_06c_faults import nearness as nearness
 from rooflab.pages.lesson_06c_faults import planted_faults as planted_faults
-from rooflab.pages.lesson_06c_limits import HALF, errors_chart, loud_simulated
+from rooflab.pages.lesson_06c_limits import all_but, errors_chart
 from rooflab.pages.lesson_06c_limits import beside_torch as beside_torch
 from rooflab.pages.lesson_06c_limits import in_bf16 as in_bf16
 from rooflab.pages.lesson_06c_limits import kept as kept
 from rooflab.pages.lesson_06c_limits import limits_explained as limits_explained
 from rooflab.pages.lesson_06c_limits import nearer_than_torch as nearer_than_torch
-from rooflab.pages.lesson_06c_limits import one_sum as one_sum
-from rooflab.pages.lesson_06c_limits import rounding_errors as rounding_errors
 from rooflab.pages.lesson_06c_limits import rounding_held as rounding_held
-from rooflab.pages.lesson_06c_limits import scores_tested as scores_tested
-from rooflab.pages.lesson_06c_limits import two_keys as two_keys
-from rooflab.pages.lesson_06c_limits import two_outliers as two_outliers
 from rooflab.pages.lesson_06c_memory import memory as memory
-from rooflab.pages.lesson_06c_shapes import against_allowances as against_allowances
-from rooflab.pages.lesson_06c_shapes import errors_by_shape as errors_by_shape
-from rooflab.pages.lesson_06c_shapes import over_limit as over_limit
-from rooflab.pages.lesson_06c_shapes import source_shapes as source_shapes
-from rooflab.pages.lesson_06c_shapes import who_are as who_are
+from rooflab.pages.lesson_06c_rounding import largest_score as largest_score
+from rooflab.pages.lesson_06c_rounding import loud_simulated
+from rooflab.pages.lesson_06c_rounding import one_sum as one_sum
+from rooflab.pages.lesson_06c_rounding import rounding_errors as rounding_errors
+from rooflab.pages.lesson_06c_rounding import scores_tested as scores_tested
+from rooflab.pages.lesson_06c_shapes import source_test as source_test
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import diagram, display, explorer
@@ -49,9 +48,7 @@ def opening(here: Lab, some: Rows, seq: int) -> Opening:
         return answer, ABLE, chart
     odd = str(once["error"].idxmax())
     rest = once.drop(odd)
-    answer += (
-        f" With {seq:,} tokens {len(rest)} of {len(once)} kernels ({who_are(once.index)}) err by at most "
-    )
+    answer += f" With {seq:,} tokens {all_but([odd], once.index)} err by at most "
     answer += f"{1e3 * rest['error'].max():.2f} ‰ of a row's largest output"
     peers = rest[rest["kind"] == "peer"]["error"]
     answer += f" (libraries: up to {1e3 * peers.max():.2f} ‰)" if len(peers) else ""
@@ -77,53 +74,83 @@ def _by_the_gate(row: Any, rest: Rows) -> str:
     )
 
 
-def units_explained() -> None:
-    """Say in which units the page gives errors."""
-    display.say(
-        "**Units.** The gate measures in *‰ of a row's largest output*: FP16 moves a number by at most "
-        f"1/2048 of itself, so rounding alone costs {1e3 * HALF:.2f} ‰ at most. Kernels are compared by "
-        "*error ÷ the gate's limit*: above 1 a kernel is wrong. The source's shapes were recorded in *‰ of "
-        "the RMS*, the typical output."
+def tested(some: Rows, rungs: list[Any]) -> None:
+    """Say which kernels are tested, with those of the rungs that cannot do the first chart's shape."""
+    missing = [name for name in rungs if name not in set(some.dropna(subset=["error"])["impl"])]
+    text = (
+        f"**Who is tested.** *All kernels* means part 06's {len(rungs)} rungs and kernels of libraries, as "
     )
+    text += "far as they can do a test's shape"
+    text += f": at the first chart's, all but {listed(missing)}." if missing else "."
+    display.say(text)
 
 
-def extreme_inputs(answers: Any, rungs: list[Any]) -> Rows:
-    """Show what every kernel does with large scores, no key, NaN and repetition; its answers."""
+def yardsticks() -> None:
+    """Show the units in which the page gives errors, each with what it is used for."""
+    rows = [
+        ("‰ of a row's largest output", "every error but these; a row is a query's output in a head"),
+        ("error ÷ the gate's limit", "planted faults; above 1 a kernel is wrong"),
+        ("‰ of the RMS, the typical output", "the source's allowances, which are in it"),
+    ]
+    table = pd.DataFrame(rows, columns=["unit", "use"])
+    display.table(table, {"unit": "Yardstick", "use": "Used for"}, {}, "Three yardsticks")
+
+
+def extreme_inputs(answers: Any, rungs: list[Any]) -> tuple[Rows, Rows]:
+    """Say what kernels do with large scores, no key, NaN and repetition; the answers, and the rungs' errors
+    on large scores.
+    """
     edges = answers("edges").set_index("impl")
     edges = edges.loc[[n for n in (*rungs, *asks.SDPA) if n in edges.index]].reset_index()
-    names = {
-        "impl": "Who",
-        "loud": "Loud: error (‰ of the RMS)",
-        "blind not zero": "Blind: not zero",
-    }
+    own = edges[edges["impl"].isin(rungs)].set_index("impl")
+    loud = own["loud worst_rms"]
+    most = edges["loudest score"].max()
+    lines = [f"**Loud**: scores up to {most:,.0f}{_overflow(float(most))}. {_on_loud(loud)}"]
+    lines += [
+        "**Blind**: a query whose window lies past the cache sees no key. It must give zeros, not 0/0. "
+    ]
+    lines[-1] += _all_right(own["blind not zero"])
+    lines += ["**NaN** in one key or value: every query that sees it must give NaN. "]
+    lines[-1] += _all_right(own[["NaN in k lost", "NaN in v lost"]].max(axis=1))
+    lines += [f"**Again**: the same call {asks.REPEATS} times must give the same bits. "]
+    lines[-1] += _all_right(own["other bits"])
+    display.say("\n".join(f"- {line}" for line in lines))
+    return edges, loud
+
+
+def every_extreme(edges: Rows) -> None:
+    """Show, folded, what every kernel does with extreme inputs."""
+    names = {"impl": "Who", "loud": "Loud: error (‰ of the RMS)", "blind not zero": "Blind: not zero"}
     names |= {"NaN in k lost": "NaN in k: hidden", "NaN in v lost": "NaN in v: hidden"}
     names |= {"NaN in k spread": "NaN in k: spread", "NaN in v spread": "NaN in v: spread"}
-    names |= {"other bits": f"Other bits in {asks.REPEATS}"}
-    edges["loud"] = 1e3 * edges["loud worst_rms"]
-    forms = {"loud": "{:.1f}", "other bits": "{:.0f}"}
-    shares = ("NaN in k lost", "NaN in v lost", "NaN in k spread", "NaN in v spread")
-    forms |= dict.fromkeys(("blind not zero", *shares), "{:.0%}")
-    title = (
-        "What every kernel does with them, shares of outputs; hidden: no NaN where one belongs; spread: NaN "
-    )
-    title += "where none belongs; blank: not possible with this kernel"
-    display.table(edges, names, forms, title, folded=True)
-    return edges
+    names |= {"other bits": f"Other bits in {asks.REPEATS} calls"}
+    shares = [name for name in names if name.startswith(("NaN", "blind"))]
+    forms = {"loud": "{:.1f}", "other bits": "{:.0f}"} | dict.fromkeys(shares, "{:.0%}")
+    meant = "Shares of outputs. *Hidden*: no NaN where one belongs. *Spread*: NaN where none belongs. Blank: "
+    meant += "not possible with this kernel."
+    table = edges.assign(loud=1e3 * edges["loud worst_rms"])
+    far = _how_far(edges.set_index("impl")["NaN in v spread"].loc[lambda share: share > 0])
+    display.fold_parts("Every kernel on extreme inputs", [f"{meant} {far}".strip(), (table, names, forms)])
 
 
-def extreme_inputs_explained(edges: Rows, rungs: list[Any]) -> Rows:
-    """Say which kernels err on extreme inputs, and why; the rungs' errors on large scores."""
-    by = edges.set_index("impl")
-    own = by.loc[[n for n in by.index if n in rungs]]
-    text = f"Loud scores reach {by['loudest score'].max():,.0f}. "
-    loud = own["loud worst_rms"]
-    if loud.max() > 3 * loud.median():
-        text += f"{loud.idxmax()} errs by {loud.max() / loud.median():.0f} times as much as the median rung"
-        text += _judged_loud(float(loud.max())) if loud.idxmax() == "3_half2" else ". "
-    quiet = (own[["blind not zero", "NaN in k lost", "NaN in v lost", "other bits"]] == 0).all(axis=None)
-    text += "No rung hides a NaN, invents a result or changes its bits. " if quiet else ""
-    display.say(text.rstrip())
-    return loud
+def _overflow(most: float) -> str:
+    """What FP32 makes of the exponential of a score."""
+    return ", whose exponentials overflow FP32" if most > np.log(np.finfo(np.float32).max) else ""
+
+
+def _all_right(wrong: Any) -> str:
+    """Which rungs do right, by how often each does not."""
+    bad = [str(name) for name, share in wrong.items() if share > 0]
+    return f"Wrong: {listed(bad)}." if bad else "All rungs do."
+
+
+def _on_loud(loud: Rows) -> str:
+    """Which rung errs most on large scores, and what is known of the reason."""
+    worst = str(loud.idxmax())
+    if not loud.max() > 3 * loud.median():
+        return f"No rung errs by more than {loud.max() / loud.median():.1f} times the median rung's error."
+    text = f"{worst} errs by {loud.max() / loud.median():.0f} times as much as the median rung"
+    return text + (_judged_loud(float(loud.max() / loud.median())) if worst == "3_half2" else ".")
 
 
 def nan_spreads(edges: Rows) -> None:
@@ -133,14 +160,9 @@ def nan_spreads(edges: Rows) -> None:
     by = edges.set_index("impl")
     text, spread = "", by[by["NaN in v spread"] > 0]
     if len(spread):
-        free = [name for name in by.index if name not in spread.index]
         text += "**A NaN can spread.** A value that is NaN also reaches queries that do **not** see it, with "
-        text += f"all but {', '.join(free)}" if free else "every kernel"
+        text += all_but([name for name in by.index if name not in spread.index], by.index)
         text += ": such a query shares a tile with one that does, and its weight of 0 times NaN is NaN. "
-        most = spread["NaN in v spread"]
-        if len(most) > 1 and most.max() > 3 * most.median():
-            text += f"{most.idxmax()} spreads it to {most.max():.0%} of the outputs, the others to about "
-            text += f"{most.median():.0%}; why so many was not looked into. "
     wide = by[by["NaN in k spread"] > 0]
     if len(wide):
         text += f"With {', '.join(wide.index)} a NaN in a key does so too: it adds its mask to the score, "
@@ -155,20 +177,36 @@ def nan_spreads(edges: Rows) -> None:
         )
 
 
-def _judged_loud(error: float) -> str:
-    """Whether rung 3's error on loud inputs is that of its roundings, by a simulation on the CPU."""
-    packed, _ = loud_simulated()
-    share = error / (2 * packed)
-    text = (
-        ". **That is what its roundings explain, but coarse**: for scores that large take another rung. "
-        if share <= 1
-        else ". **That is more than its roundings explain.** "
-    )
+def _how_far(spread: Rows) -> str:
+    """Why a kernel spreads a NaN further than others do: by the first key of the tile that holds it."""
+    if spread.empty or not spread.max() > 3 * spread.median():
+        return ""
+    most, usual = str(spread.idxmax()), float(spread.median())
+    text = f"{most} spreads a NaN in a value to {spread.max():.0%} of the outputs, "
+    text += f"the others to about {usual:.0%}. "
+    case = next((each for each in asks.edges() if each.impl == most and each.kind == "own"), None)
+    keys = study.own_rung(case)[1].get("KEYS", 0) if case else 0
+    if not case or not keys:
+        return text
+    place, share = case.seq - 10, 1 / case.kv_heads
+    first = place // keys * keys
+    if abs((place - first) / place * share - spread.max()) > 0.01:
+        return text
+    read = f"all {place}" if not first else f"{place - first} of the {place}"
     return text + (
-        "No limit is recorded for loud inputs. On loud inputs with the CPU's own random numbers a plain "
-        f"computation with FP16 sums errs by {1e3 * packed:.0f} ‰ of the RMS; the kernel errs by "
-        f"{1e3 * error:.0f}, {'less' if share <= 1 else 'more'} than twice as much. "
+        f"Its tiles of {keys} keys explain that: the tile with the NaN, at key {place}, begins at key "
+        f"{first}, so {read} earlier queries read it, with one of {case.kv_heads} heads of keys. In smaller "
+        "tiles it begins later, and fewer read it. "
     )
+
+
+def _judged_loud(share: float) -> str:
+    """What a simulation on the CPU says of rung 3's error on loud inputs, `share` times the median rung's."""
+    packed, plain = loud_simulated()
+    text = ": **too coarse for scores that large; take another rung there.** Its FP16 sums "
+    text += "can explain that" if share <= 2 * packed / plain else "alone do not explain that"
+    text += f": on other loud inputs, on the CPU, they make a plain computation err by {packed / plain:.0f} "
+    return text + "times as much. No limit is recorded for these inputs, so the gate gives no verdict."
 
 
 def words_changed(answers: Any, rungs: list[Any]) -> Rows:
@@ -195,22 +233,21 @@ def every_word(words: Rows) -> None:
 
 
 def words_changed_explained(words: Rows) -> None:
-    """Say whether a kernel's errors change a word, which ones do, and how far logits move."""
+    """Say whether a kernel's errors change a word, and which ones do."""
     changed = words[words["changed"] > 0]
     apart = words[words["changed though apart"] > 0]
-    most = words.loc[words["move"].idxmax()]
     count = f"{words['words'].iloc[0]:.0f} words"
     if len(apart):
         text = f"**Clear choices change with {listed(apart['impl'])}**: of {count} some change though their "
         text += "logits are apart. "
     elif len(changed):
-        text = f"**No clear choice changes**: of {count} {len(words) - len(changed)} of {len(words)} kernels "
-        text += "change none, and the others only between two words with nearly equal logits ("
+        text = f"**No clear choice changes**: of {count} {all_but(changed['impl'], words['impl'])} change "
+        text += "none, and the others only between two words with nearly equal logits ("
         pairs = zip(changed["impl"], changed["changed"], strict=True)
         text += "; ".join(f"{who}: {times:.0f}" for who, times in pairs) + "). "
     else:
         text = f"**No choice changes**: of {count} none is changed by any kernel. "
-    text += f"Logits move by at most {most['move']:.4f} of their standard deviation ({most['impl']})."
+    text = text.rstrip()
     usual = words["head_dim"].mode().iloc[0]
     for width, other in words[words["head_dim"] != usual].groupby("head_dim"):
         text += f" {listed(other['impl'])} ran in another decoder, whose heads are {width} wide instead of "
@@ -223,14 +260,17 @@ def words_changed_explained(words: Rows) -> None:
     display.say(text)
 
 
-def takeaway(loud: Rows) -> None:
+def takeaway(edges: Rows, loud: Rows) -> None:
     """What to take away, computed."""
-    text = "- Compare an error with another: that of rounding alone, or that of a plain computation in the "
-    text += "same number format. Twice the latter is the gate's limit.\n- Allow what the arithmetic needs. "
-    text += "A tolerance wide enough for every kernel hides faults in the exact "
-    text += "ones, and so may the gate's first limit.\n"
-    text += f"- Test extreme inputs: there {loud.idxmax()}'s error is {loud.max() / loud.median():.0f} times "
-    text += "the median rung's."
+    text = "- Compare an error with that of a plain computation in the same number format: twice that is the "
+    text += (
+        "gate's limit.\n- Allow what the arithmetic needs. A tolerance wide enough for every kernel hides "
+    )
+    text += "faults in the exact ones.\n"
+    text += f"- Test extreme inputs. On large scores {loud.idxmax()}'s error is "
+    text += f"{loud.max() / loud.median():.0f} times the median rung's."
+    if (edges["NaN in v spread"] > 0).any():
+        text += " A weight of 0 does not stop a NaN, so it can reach queries that do not see it."
     display.say(text)
 
 
@@ -239,7 +279,8 @@ def _recorded_errors(here: Lab) -> Rows:
     cases = [c for c in here.cases("attention") if c.operator == "attention" and not c.options]
     cases = [c for c in cases if c.format == "fp16" and c.heads == study.HEADS and c.impl != "3_half2"]
     rows = here.measure("attention", cases)
-    return rows.assign(**{"‰": 1e3 * rows["error"].astype(float)})
+    blank = dict.fromkeys(("median_us", "q1_us", "q3_us", "predicted_us"), float("nan"))  # errors, no times
+    return rows.assign(**{"‰": 1e3 * rows["error"].astype(float)}, **blank)
 
 
 def _stands_for(rows: Rows) -> dict[str, list[str]]:

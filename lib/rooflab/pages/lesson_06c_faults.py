@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rooflab.pages import Rows
 from rooflab.pages.lesson_06c_shapes import FP16_SUMS, Inputs, on_cpu
 from rooflab.studies import attention_checks as asks
 from rooflab.view import display, plot
@@ -113,19 +114,20 @@ def planted_faults() -> None:
         )
 
 
-def nearness() -> None:
-    """Say how far beyond the gate's limit the smallest fault comes, why that is twice an error, and what a
-    wider limit lets pass.
+def nearness(some: Rows | None = None) -> None:
+    """Say how far beyond the gate's limit the smallest fault comes, why that is twice an error, with the
+    recorded rows `some` of right kernels, and what a wider limit lets pass.
     """
     by, faults = by_shape(), errors().set_index("fault")
     wrong = faults.drop(RIGHT)
     least = str(wrong["gate"].idxmin())
     mine = by[by["fault"] == least]
     stopped, shapes = int((mine["gate"] > 1).sum()), len(mine)
-    text = f"**The gate stops the smallest fault** ({FAULTS[least]}) **on {stopped} of {shapes} shapes**: it "
-    text += f"comes to {mine['gate'].min():.1f} to {mine['gate'].max():.1f} times the limit.\n\n"
+    text = f"**The gate stops the smallest fault on {stopped} of {shapes} shapes** "
+    text += f"({FAULTS[least].partition(',')[0]}: {mine['gate'].min():.1f} to {mine['gate'].max():.1f} times "
+    text += "the limit).\n\n"
     text += "**Why twice?** The factor is chosen, not derived: a right kernel adds in another order than the "
-    text += "plain computation, and may err by more. "
+    text += f"plain computation, and may err by more. {_between(some, float(mine['gate'].min()))}"
     if hidden := int(wrong["gate_sums hides"][least]):
         text += (
             f"A limit wider than a kernel needs hides faults: under that of {FP16_SUMS}, with FP16 sums, the "
@@ -134,33 +136,39 @@ def nearness() -> None:
     display.say(text.rstrip())
 
 
+def _between(some: Rows | None, least: float) -> str:
+    """Whether the limit lies between the errors of recorded kernels and the smallest fault's."""
+    share = pd.Series(dtype=float) if some is None else (some["error"] / some["error_budget"]).dropna()
+    if share.empty:
+        return ""
+    text = f"Measured kernels come to {share.min():.2f} to {share.max():.2f} of the limit (first chart), "
+    text += f"the smallest fault to {least:.1f} times it or more: "
+    return text + f"a factor of 2 {'parts' if share.max() <= 1 < least else 'does not part'} them. "
+
+
 def _chart(found: pd.DataFrame) -> None:
-    """Draw each fault's error over the gate's limit, the largest on top, and which the source's widest
+    """Draw each fault's error over the gate's limit, the smallest on top, and which the source's widest
     allowance lets pass.
     """
     title = "Planted faults: error ÷ the gate's limit"
-    found = found.sort_values("gate", ascending=False)
+    found = found.sort_values("gate")
     widest = max(asks.TOLERANCES, key=lambda name: asks.TOLERANCES[name])
-    fig, ax = plot.figure("times the gate's limit", title=title, height=1.2 + 0.4 * len(found), xlog=True)
-    colours = [plot.PEER_COLOUR if fault == RIGHT else plot.COLOURS[0] for fault in found["fault"]]
-    low = min(0.1, found["gate"].min() / 4)
-    ax.barh(range(len(found)), found["gate"] - low, left=low, height=0.6, color=colours, zorder=2)
+    label = "error ÷ the gate's limit (right of 1: wrong)"
+    fig, ax = plot.figure(label, title=title, height=1.2 + 0.4 * len(found), xlog=True)
     words = [textwrap.fill(FAULTS[fault], 32) for fault in found["fault"]]
     ax.set_yticks(range(len(found)), words, fontsize=8.5)
     ax.set_ylim(len(found) - 0.5, -0.5)
     allowed = f"{1e3 * asks.TOLERANCES[widest]:g} ‰"
     for place, (_, row) in enumerate(found.iterrows()):
+        colour = plot.PEER_COLOUR if row["fault"] == RIGHT else plot.COLOURS[0]
+        ax.plot(row["gate"], place, "o", color=colour, markersize=7, zorder=4)
         near = f"{row['gate']:.1f}" if row["gate"] < 100 else f"{row['gate']:,.0f}"
         near += f"; passes the source's {allowed}" if row[widest] and row["fault"] != RIGHT else ""
-        at = {"va": "center", "fontsize": 8.5, "textcoords": "offset points"}
-        at["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        ax.annotate(near, (max(row["gate"], 1.0), place), (6, 0), **at)
+        left = bool(row["gate"] < 1)
+        at = {"ha": "right" if left else "left", "va": "center", "textcoords": "offset points"}
+        ax.annotate(near, (row["gate"], place), (-8 if left else 8, 0), fontsize=8.5, **at)
     ax.axvline(1.0, color="black", linewidth=1.4, zorder=3)
-    ax.set_xlim(low, 12 * found["gate"].max())
+    ax.set_xlim(min(0.15, found["gate"].min() / 3), 12 * found["gate"].max())
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    said = f"{title} for sums in FP32, each at the worst of the source's shapes, computed here with random "
-    said += (
-        "numbers of their own. Right of the line, at 1, the gate stops a kernel. Grey: no fault, so about "
-    )
-    said += "0.5: that code is the plain computation, in another order."
-    plot.show(fig, said)
+    said = f"{title} for sums in FP32, each at the worst of the nine shapes, computed here. Grey: no fault, "
+    plot.show(fig, f"{said}0.5 by construction: that code is the plain computation, in another order.")

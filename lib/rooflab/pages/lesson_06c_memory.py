@@ -10,7 +10,7 @@ from rooflab.view import display
 
 
 def memory(answers: Any, rungs: list[Any]) -> None:
-    """Show, folded, the memory of a call by the prompt's length, and say how it grows."""
+    """Say how the memory of a call grows with the prompt, with every figure folded."""
     found = answers("memory").assign(mb=lambda rows: rows["bytes"] / 1e6)
     wide = found.pivot_table("mb", "impl", "seq", sort=False)
     scores = found.drop_duplicates("seq").set_index("seq")["scores bytes"] / 1e6
@@ -18,10 +18,8 @@ def memory(answers: Any, rungs: list[Any]) -> None:
     names = {"impl": "Who"} | {seq: f"{seq:,} tokens" for seq in wide.columns}
     forms = dict.fromkeys(wide.columns, "{:,.0f}")
     table = (wide.reset_index(), names, forms, "MB beside the inputs, the output counted; 32 heads of 128")
-    text = "Stored, the scores of a prompt of n tokens are n² numbers for each head. The online softmax "
-    text += "stores none "
-    text += f"of them. {_memory_growth(found, rungs)}"
-    display.fold_parts("Memory by the prompt's length", [text, table])
+    display.say(_memory_growth(found, rungs))
+    display.fold_parts("Memory by the prompt's length", [table])
 
 
 def _memory_growth(memory: Rows, rungs: list[Any]) -> str:

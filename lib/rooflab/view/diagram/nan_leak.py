@@ -29,8 +29,10 @@ def nan_leak() -> Drawing:
     middle, right, top = left + keys * cell + 32, left + (keys + 1) * cell + 64, 40.0
     canvas.text(left, 12, "weights (0: key not seen)", svg.SMALL, bold=True)
     canvas.text(middle, 12, "values", svg.SMALL, bold=True)
-    canvas.text(right, 12, "output: whole tile", svg.SMALL, bold=True)
-    canvas.text(right + 122, 12, "seen keys", svg.SMALL, bold=True)
+    columns = ((right, "whole tile", whole), (right + 96, "seen keys only", alone))
+    for x, words, _ in columns:
+        canvas.text(x, 12, "output:", svg.SMALL, bold=True)
+        canvas.text(x, top - 8, words, svg.SMALL, bold=True)
     for k in range(keys):
         canvas.text(left + (k + 0.5) * cell, top - 8, f"key {k}", svg.SMALL, "middle")
         words = "NaN" if np.isnan(values[k]) else f"{values[k]:g}"
@@ -43,7 +45,8 @@ def nan_leak() -> Drawing:
         for k in range(keys):
             fill = SKY if weights[q, k] else AMBER if np.isnan(values[k]) else NONE
             canvas.cell(left + k * cell, y, cell, tall, f"{weights[q, k]:.2g}", fill, 12)
-        for x, out in ((right, whole[q]), (right + 122, alone[q])):
+        for x, _, outputs in columns:
+            out = outputs[q]
             words, fill = ("NaN", AMBER) if np.isnan(out) else (f"{out:.3g}", GREY)
             canvas.cell(x, y, 72, tall, words, fill, 12)
     canvas.text(left, top + keys * tall + 18, "orange: a NaN, or a weight of 0 that meets one", svg.SMALL)

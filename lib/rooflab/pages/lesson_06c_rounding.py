@@ -1,0 +1,170 @@
+"""What lesson 06c predicts of rounding outputs, weights and scores to FP16, and tests of the estimates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflab import ops
+from rooflab.studies import attention as study
+from rooflab.studies import attention_checks as asks
+from rooflab.studies import attention_work
+from rooflab.view import display
+
+HALF = 2.0**-11  # the most that rounding to FP16 moves a number, over the number
+_OUTLIERS = 256  # one number of so many is four times as large
+_PRODUCT = 64.0  # about the largest of two outliers: see largest_score
+
+
+def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
+    """Show what rounding costs, by what is rounded, for heads of `width` over `keys` keys; the largest error
+    that is estimated for rungs 1, 4 and 3, over the number.
+    """
+    one = f"{1e3 * HALF:.2f}"
+    why = f"{one} at most; typically {one} ÷ √3, the RMS of errors spread evenly up to {one}"
+    rows = [("outputs rounded to FP16", "an output", HALF / np.sqrt(3), HALF, why)]
+    rows += [("weights rounded to FP16", "an output", HALF / np.sqrt(3), HALF, "as one weight's")]
+    why = "typically as one rounding's; the largest where two outliers meet"
+    sums = _of_outliers(width)
+    rows += [("scores added up in FP16 (rung 3)", "a score, in thousandths", HALF / np.sqrt(3), sums, why)]
+    rows += [("scores, weights and sums in FP32", "each", 2.0**-24, 2.0**-24, "FP32 keeps 24 bits")]
+    guess = pd.DataFrame(rows, columns=["what", "of", "typical", "largest", "why"])
+    guess[["typical", "largest"]] *= 1e3
+    names = {"what": "Rounded", "of": "Error of", "typical": "Typical (‰)"}
+    names |= {"largest": "Largest, about (‰)"}
+    names |= {"why": "Because"}
+    for name in ("typical", "largest"):
+        guess[name] = [_two_digits(value) for value in guess[name]]
+    caption = f"What rounding leaves; heads of {width}, {keys:,} keys"
+    display.table(guess, names, {}, caption)
+    display.say(
+        "**The estimate for a rung adds up the largest errors of its roundings.** Rung 1 rounds outputs: "
+        f"{one} ‰. Rung 4 weights too: {2e3 * HALF:.2f}. Rung 3 sums of scores as well: "
+        f"{1e3 * (2 * HALF + sums):.1f} ‰, if an error of a score reaches the output as it is. It is an "
+        "estimate and no bound, so it holds if a measured error is within a factor of two of it."
+    )
+    return {"1_scalar": HALF, "4_mma": 2 * HALF, "3_half2": 2 * HALF + sums}
+
+
+def _two_digits(value: float) -> str:
+    """A figure in two digits without a power of ten."""
+    return np.format_float_positional(value, 2, unique=False, fractional=False, trim="-")
+
+
+def _of_outliers(width: int) -> float:
+    """About how far a score is off whose largest product is that of two outliers, as rung 3 adds it up."""
+    step = float(np.spacing(np.float16(_PRODUCT))) / 2
+    return width // attention_work.SUMS * step / float(np.sqrt(width))
+
+
+def _beyond(level: float) -> float:
+    """How often the product of two normal numbers with a spread of 1 is larger than `level`, in size."""
+    x = np.linspace(1e-6, 9.0, 20_000)
+    tail = np.array([math.erfc(level / each / math.sqrt(2)) for each in x])
+    return float((2 * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * tail).sum() * (x[1] - x[0]))
+
+
+def largest_score(width: int = 128, scores: int = 1 << 16) -> None:
+    """Show, folded, why the largest error of a score of rung 3 is what the table says, and how it reaches an
+    output.
+    """
+    apart, rounds = float(np.spacing(np.float16(_PRODUCT))), width // attention_work.SUMS
+    off, meet = _of_outliers(width), scores * width / _OUTLIERS**2
+    text = "**Two outliers.** A sum is off most where a product is large: where two outliers meet. In "
+    text += f"{scores:,} scores that happens about {scores:,} × {width} ÷ {_OUTLIERS}² = {meet:.0f} times. "
+    text += "Each outlier is 4 times a normal number, so their product is 16 times that of two normal "
+    text += f"numbers. The latter exceeds 4 once in {1 / _beyond(4.0):.0f} times: expect the largest product "
+    text += f"at about 16 × 4 = {_PRODUCT:.0f}. From there on FP16 numbers lie {apart:g} apart, a rounding "
+    text += f"takes up to half of that, and the sum is rounded {rounds} times: {rounds} × {apart / 2:.3f} ÷ "
+    text += f"√{width} = {off:.4f}.\n\nLonger prompts have larger products. But a product of "
+    text += (
+        f"{2 * _PRODUCT:.0f} adds {2 * _PRODUCT / math.sqrt(width):.1f} to a score, and so multiplies the "
+    )
+    text += f"key's weight by e^{2 * _PRODUCT / math.sqrt(width):.1f} = "
+    text += f"{math.exp(2 * _PRODUCT / math.sqrt(width)):,.0f}: that key has nearly all of the weight, or "
+    text += "none, and an error of its score hardly moves the output."
+    display.fold_parts(
+        f"Where the {1e3 * off:.1f} ‰ comes from: two outliers, two keys", [text, _two_keys(off)]
+    )
+
+
+def _two_keys(off: float) -> str:
+    """How an error of a score reaches an output, by a query that sees two keys."""
+    scores, values = np.array([[1.0, 1.0], [1.0 + off, 1.0]]), np.array([3.0, -1.0])
+    weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    outputs = weights @ values
+    lines = ["         scores            weights             output = 3 × first - second"]
+    for name, score, weight, output in zip(("exact", "rung 3"), scores, weights, outputs, strict=True):
+        line = f"{name:<7}  {score[0]:.4f}  {score[1]:.4f}    {weight[0]:.5f}  {weight[1]:.5f}"
+        lines.append(f"{line}    {output:.4f}")
+    text = "\n".join(lines)
+    moved = abs(outputs[1] / outputs[0] - 1)
+    return (
+        "**Two keys** with equal scores, whose values are 3 and -1. "
+        f"The first score is off by {off:.4f}:\n\n```text\n{text}\n```\n\n"
+        f"The output is off by {1e3 * moved:.1f} ‰: the error of the score × the key's weight × the distance "
+        f"of its value from the output, {off:.4f} × 0.5 × (3 - 1). This example passes an error on as it is; "
+        "other weights and values pass on less, or more."
+    )
+
+
+def one_sum(numbers: Sequence[tuple[float, float]] = ((1.328125, 0.765625), (0.703125, 1.078125))) -> None:
+    """Show one FP16 sum of rung 3, step by step: each product that comes, and what the rounding takes."""
+    total, whole = np.float16(0), 0.0
+    lines = [f"{'product':<30}  {'sum':<8}   {'in FP16':<8}   off by"]
+    for a, b in numbers:
+        product = float(np.float16(a)) * float(np.float16(b))
+        exact, whole = float(total) + product, whole + product
+        total = np.float16(exact)
+        comes = f"{float(np.float16(a)):.6f} × {float(np.float16(b)):.6f} = {product:.6f}"
+        lines.append(f"{comes:<30}  {exact:.6f}   {float(total):.6f}   {float(total) - exact:+.6f}")
+    text = "\n".join(lines)
+    off = float(total) - whole
+    display.say(f"```text\n{text}\n```\n\nThe sum is {whole:.6f}; this one is off by {off:+.6f}.")
+
+
+def scores_tested(width: int = 128, tokens: int = 256) -> None:
+    """Add up scores of random inputs as rung 3 does, on the CPU, and say how far they are off beside what
+    the table predicts.
+    """
+    shape = study.shape_of(study.ladder(width, tokens)[0])
+    with ops.on("cpu"):
+        q, k, _ = attention_work.operands(shape)
+    query, keys = q[:, 0].astype(np.float32), k[:, 0].astype(np.float32)
+    exact = query.astype(float) @ keys.T.astype(float)
+    off = abs(attention_work.packed_scores(query, keys) - exact) / np.sqrt(width)
+    typical, largest = float(np.sqrt((off**2).mean())), float(off.max())
+    worst = np.unravel_index(int(off.argmax()), off.shape)
+    product = float(abs(query[worst[0]] * keys[worst[1]]).max())
+    most = _of_outliers(width)
+    display.say(
+        f"**Test** on the CPU, {off.size:,} scores of such inputs: typically off by {typical:.5f}, estimated "
+        f"{HALF / np.sqrt(3):.5f}; the largest error is {largest:.4f}, estimated {most:.4f}. The "
+        f"largest product in that score is {product:.0f}"
+        + ("." if largest <= most else ": larger than was assumed.")
+    )
+
+
+def loud_simulated() -> tuple[float, float]:
+    """The largest error, in RMS of the outputs, of the plain computations with FP16 sums of scores and with
+    FP32 sums, on loud inputs with random numbers of the CPU's.
+    """
+    case = next(case for case in asks.edges() if case.impl == "3_half2")
+    shape = study.shape_of(case)
+
+    def half(x: Any) -> Any:
+        return x.astype(np.float16).astype(np.float32)
+
+    with ops.on("cpu"):
+        q, k, v = attention_work.operands(shape)
+        loud = (q.astype(np.float32) * asks.LOUD).astype(np.float16)
+        expected = attention_work.exact(loud, k, v, shape)
+        rms = np.sqrt((expected**2).mean())
+        packed, plain = (
+            half(attention_work.exact(loud, k, v, shape, half, packed=way)) for way in (True, False)
+        )
+    return float(abs(packed - expected).max() / rms), float(abs(plain - expected).max() / rms)

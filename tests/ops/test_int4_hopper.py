@@ -167,6 +167,7 @@ SHARING = [  # by tiles of y: how many are taken whole, and how many blocks shar
         70,
         {"TALL": 1, "TOKENS": 64, "STAGES": 3, "BLOCKS": 4, "SHARERS": 0, "PARTS": 2},
     ),  # 4, 2 in 2
+    (70, 256, 71, {"TALL": 1, "TOKENS": 72, "STAGES": 2, "BLOCKS": 1, "SHARERS": 0}),  # odd eights
 ]
 
 

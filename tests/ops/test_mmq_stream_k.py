@@ -78,6 +78,7 @@ SHARED = [
     (130, 384, 70, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 3, "SHARERS": 2}),  # 3 whole, 1 among 2
     (70, 640, 20, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 4, "SHARERS": 4}),  # 1 among 4
     (257, 128, 65, {"TOKENS": 96, "STAGES": 4, "BLOCKS": 2, "SHARERS": 0}),  # 2 and 1, whole
+    (70, 256, 71, {"TOKENS": 72, "STAGES": 3, "BLOCKS": 1, "SHARERS": 0}),  # an odd number of eights
 ]
 IN_PARTS = [  # of rungs that divide a tile so
     (130, 640, 40, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 6, "SHARERS": 0, "PARTS": 3}),  # 2 in 3 parts

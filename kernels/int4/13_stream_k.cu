@@ -7,7 +7,7 @@
 // Bytes    as rung 12, and the sums of tiles that blocks share, written and read in L2.
 // Launch   three warpgroups a block: two multiply 64 TALL rows each, one copies; one block a multiprocessor, or fewer; sm_90a.
 // Macros   TALL = 2: tiles of 64 rows a warpgroup;
-//          TOKENS = 128: tokens a tile;
+//          TOKENS = 128: tokens a tile, a multiple of 8: 64 to 256 / TALL;
 //          STAGES = 4: groups of k in the ring;
 //          BLOCKS = 132: blocks;
 //          SHARERS = 132: those that share what is left for a last turn; 0: its tiles are taken whole;

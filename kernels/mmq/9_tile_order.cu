@@ -7,7 +7,7 @@
 // Bytes    as rung 8.
 // Launch   as rung 8.
 // Macros   ROW_TILES = 1: tiles of 64 rows a warpgroup;
-//          TOKENS = 256: tokens a tile;
+//          TOKENS = 256: tokens a tile, a multiple of 8: 64 to 256 / ROW_TILES;
 //          STAGES = 5: steps of 64 of k in the ring of shared memory;
 //          BLOCKS = 132: blocks;
 //          SHARERS = 132: those that share what is left for a last turn; 0: its tiles are taken whole;

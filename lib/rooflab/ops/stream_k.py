@@ -211,10 +211,12 @@ def parts_of(tiles: int, steps: int) -> list[tuple[int, int]]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _choice(rung: str, n: int, k: int, batch: int) -> tuple[float, tuple[tuple[str, int], ...]]:
+def _choice(
+    rung: str, n: int, k: int, batch: int, widths: tuple[int, ...] = ()
+) -> tuple[float, tuple[tuple[str, int], ...]]:
     of = FORMATS[rung]
     ways: list[tuple[float, Law, dict[str, int]]] = []
-    for law in laws(rung):
+    for law in (law for law in laws(rung) if not widths or law.tokens in widths):
         tiles, steps = tiles_of(n, batch, law.tall, law.tokens), k // STEP
         for blocks, sharers in blocks_of(tiles, steps):
             if law.shares or not sharers:
@@ -233,9 +235,11 @@ def options_for(rung: str, n: int, k: int, batch: int) -> dict[str, int]:
     return dict(_choice(rung, n, k, batch)[1])
 
 
-def predicted_us(rung: str, n: int, k: int, batch: int) -> float:
-    """Microseconds that the product takes with these macros, by the law."""
-    return _choice(rung, n, k, batch)[0]
+def predicted_us(rung: str, n: int, k: int, batch: int, widths: tuple[int, ...] = ()) -> float:
+    """Microseconds that the product takes with these macros, by the law; with `widths`, in the best of the
+    tiles of so many tokens.
+    """
+    return _choice(rung, n, k, batch, widths)[0]
 
 
 # --- the rungs ------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """Compiling without a GPU: every rung for every architecture it declares, the report, the cache's key."""
 
 import re
+import sys
 
 import pytest
 from fake_array import FakeArray
 from rooflab import ops, studies
-from rooflab.errors import LaunchError, UsageError
+from rooflab.errors import LaunchError, MissingTool, UsageError
 from rooflab.ops import decoder_ops, faults, probes, stream
 from rooflab.paths import KERNELS
 from rooflab.runtime import nvrtc
@@ -225,3 +226,11 @@ def test_the_launch_rule_covers_the_data():
                     assert 1 <= blocks <= 7
     with pytest.raises(UsageError, match="takes no number of blocks"):
         stream.blocks_of(stream.LADDERS["copy"][0], 64, {"THREADS": 256}, blocks=3)
+
+
+def test_without_pyelftools_a_sentence_says_what_to_install(monkeypatch):
+    cubin = nvrtc.compile_source(DOUBLE, arch="80")
+    nvrtc._instructions.cache_clear()
+    monkeypatch.setitem(sys.modules, "elftools.elf.elffile", None)
+    with pytest.raises(MissingTool, match="pyelftools is not installed.*requirements-gpu"):
+        cubin.machine_code("twice")

@@ -102,8 +102,13 @@ class Cubin:
 
 @functools.lru_cache(maxsize=1024)  # a recording asks several times for every case of a rung
 def _instructions(image: bytes, entry: str) -> bytes | None:
-    from elftools.elf.elffile import ELFFile
-
+    try:
+        from elftools.elf.elffile import ELFFile
+    except ImportError as error:
+        raise MissingTool(
+            "pyelftools is not installed, so machine code has no name to be recorded under: install the gpu "
+            "set (or the test set), for example `pip install -r requirements-gpu.txt`."
+        ) from error
     section = ELFFile(io.BytesIO(image)).get_section_by_name(f".text.{entry}")
     return None if section is None else bytes(section.data())
 

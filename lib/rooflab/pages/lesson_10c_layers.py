@@ -121,7 +121,8 @@ def _number_by_number(rows: Rows, row: Rows) -> str:
     if row["overlap"] != row["overlap"]:
         return (
             f"{text} and {us[split.FUSED]:,.0f} the fused way, so each of {shape.layers} layers saves "
-            f"{saved}. Without overlap {due} should be saved: {parts}."
+            f"{saved}. Without overlap {due} should be saved: {parts}. That leaves {_signed(row['saved'] - row['due'])} "
+            "to the overlap, less what the fused way's other kernels may cost."
         )
     text += (
         f", {us[split.FUSED_PLAIN]:,.0f} with the fused way's kernels by plain launches, and "
@@ -204,8 +205,8 @@ def _chart(table: Rows, gpu: Any) -> None:
     plot.show(
         fig,
         f"{caption}, {gpu}. Black mark and number: the measured saving; from the mark to the bar's end is "
-        "what is missing. The overlap is measured too, the other parts are estimated. (The sums by hand-overs "
-        "that overlap, so a little may count twice.)"
+        "what is missing. The overlap is measured too, the other parts are estimated. (The sums by "
+        "hand-overs that overlap, so a little may count twice.)"
         if table["overlap"].notna().any()
         else f"{caption}, {gpu}. Black mark and number: the measured saving. The parts are estimated.",
     )
@@ -216,12 +217,15 @@ def _figures(table: Rows) -> list[Any]:
     columns = {"title": "Model", "saved": "Saved", "overlap": "By the overlap", "other": "Without it"}
     columns |= {"sums": "Two sums", "head": "Half a head", "launches": "Other launches"}
     columns |= {"due": "These three", "lost": "Missing"}
+    if table["overlap"].isna().all():
+        columns = {of: says for of, says in columns.items() if of not in ("overlap", "other", "lost")}
     forms = dict.fromkeys(columns, "{:.1f}") | {"title": ""}
     above = {"title": "Model", "bound": "Bound, the fused way", "over": "Above it"}
     above |= {"share": "Share of the bound", "alone": "One GPU, above its bound"}
     digits = dict.fromkeys(("bound", "over", "alone"), "{:.1f}") | {"title": "", "share": "{:.0%}"}
     caption = "µs a layer on two GPUs, farthest from its bound first; the head's time is shared among layers"
-    saved = "Saved by the fused way, µs a layer: measured, then estimated; missing is estimated less measured"
+    saved = "Saved by the fused way, µs a layer: measured, then three estimates"
+    saved += "; missing: their sum less what is saved without overlap" * ("lost" in columns)
     return [
         (table, columns, forms, saved),
         (table.sort_values("share").reset_index(drop=True), above, digits, caption),
@@ -380,10 +384,12 @@ def _shares(rows: Rows, found: Rows) -> str:
     """What overlap and sums save a layer, as far as they were measured."""
     overlap = found["overlap"].dropna()
     sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()
-    said = [("overlapping launches save", overlap), ("sums inside norms", sums)]
-    return ", ".join(
-        f"{who} {_ends(us)}" + " a layer" * (k == 0) for k, (who, us) in enumerate(said) if len(us)
-    )
+    parts = [f"overlapping launches save {_ends(overlap)} a layer"] if len(overlap) else []
+    if len(sums):
+        parts.append(
+            f"sums inside norms {_ends(sums)}" if parts else f"sums inside norms save {_ends(sums)} a layer"
+        )
+    return ", ".join(parts)
 
 
 def _all(rows: Rows) -> str:

@@ -114,7 +114,7 @@ def test_what_overlap_saves_is_measured_and_other_kernels_can_cost_as_much(split
     assert "**On llama-3-70b in INT4 other kernels cost what the overlap saves**" in told[2]
     assert "the price of its products: 12.4 µs for llama-3-70b and 3.8 µs for llama-3-8b" in told[2]
     assert "llama-3-8b in INT4 is farthest from its bound" in told[3] and "do not explain it" in told[3]
-    assert "On llama-3-70b in INT4 the fused way's other kernels" in lesson_10c_layers.explained(split_rows)
+    assert "On llama-3-70b in INT4 the fused way gains nothing" in lesson_10c_layers.explained(split_rows)
     turned = split_rows.copy()
     least = (turned["model"] == "qwen2.5-1.5b") & (turned["impl"] == split.FUSED)
     turned.loc[least, "median_us"] *= 3
@@ -130,7 +130,7 @@ def test_an_overlap_that_was_not_timed_is_not_told_apart(split_rows, monkeypatch
     assert "was not timed by itself" in told[0] and "Launches that overlap save" not in told[0]
     assert "Without overlap 8.1 should be saved" in told[1] and "missing" not in told[1]
     assert len(told) == 3 and "overlapping" not in lesson_10c_layers.explained(whole)
-    assert "saves nothing beside it" in lesson_10c_layers.explained(whole)
+    assert "saves nothing beside sums by our kernel" in lesson_10c_layers.explained(whole)
 
 
 def test_a_fused_ways_changes_are_not_told_apart_beyond_what_was_measured(split_rows, monkeypatch):

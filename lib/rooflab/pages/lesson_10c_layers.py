@@ -121,8 +121,8 @@ def _number_by_number(rows: Rows, row: Rows) -> str:
     if row["overlap"] != row["overlap"]:
         return (
             f"{text} and {us[split.FUSED]:,.0f} the fused way, so each of {shape.layers} layers saves "
-            f"{saved}. Without overlap {due} should be saved: {parts}. That leaves {_signed(row['saved'] - row['due'])} "
-            "to the overlap, less what the fused way's other kernels may cost."
+            f"{saved}. Without overlap {due} should be saved: {parts}. That leaves "
+            f"{_signed(row['saved'] - row['due'])} to the overlap, less what other kernels may cost."
         )
     text += (
         f", {us[split.FUSED_PLAIN]:,.0f} with the fused way's kernels by plain launches, and "
@@ -148,7 +148,7 @@ def _price(table: Rows) -> str:
         "**What is missing is, if the estimates hold, the price of other kernels**: the fused way multiplies "
         f"and attends by kernels of its own. They take {listed(parts)} longer than those they replace"
     )
-    text += " (below zero: less long)." if (timed["lost"] < 0).any() else "."
+    text += " (below zero: shorter)." if (timed["lost"] < 0).any() else "."
     by = timed.pivot(index="model", columns="format", values="lost")
     if {"fp16", "int4_g128"} <= set(by):
         more = (by["int4_g128"] - by["fp16"]).dropna()
@@ -205,8 +205,8 @@ def _chart(table: Rows, gpu: Any) -> None:
     plot.show(
         fig,
         f"{caption}, {gpu}. Black mark and number: the measured saving; from the mark to the bar's end is "
-        "what is missing. The overlap is measured too, the other parts are estimated. (The sums by "
-        "hand-overs that overlap, so a little may count twice.)"
+        "what is missing. The overlap is measured too, the other parts are estimated; the hand-overs "
+        "behind “two sums” overlap as well, so a little may count twice."
         if table["overlap"].notna().any()
         else f"{caption}, {gpu}. Black mark and number: the measured saving. The parts are estimated.",
     )
@@ -371,13 +371,16 @@ def explained(rows: Rows) -> str:
     lines.
     """
     found = _with_rest(_layers(rows), rows)
-    text = f" Beside {WAYS[split.SEPARATE]} {shares}." if (shares := _shares(rows, found)) else ""
+    text = f" {shares[:1].upper()}{shares[1:]}." if (shares := _shares(rows, found)) else ""
     if len(undone := _undone(found)):
-        return (
-            f"{text} On {listed(undone['title'])} the fused way's other kernels cost what the overlap saves."
-        )
+        text += f" On {listed(undone['title'])} the fused way gains nothing over {WAYS[split.SEPARATE]}: its "
+        return f"{text}other kernels cost what the overlap saves."
     none = found[found["saved"] <= 0]
-    return text + (f" On {listed(none['title'])} the fused way saves nothing beside it." if len(none) else "")
+    return text + (
+        f" On {listed(none['title'])} the fused way saves nothing beside {WAYS[split.SEPARATE]}."
+        if len(none)
+        else ""
+    )
 
 
 def _shares(rows: Rows, found: Rows) -> str:

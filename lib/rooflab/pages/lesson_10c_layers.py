@@ -80,7 +80,14 @@ def _overlap(table: Rows) -> str:
     if timed.empty:
         return f"{changes} What the overlap saves was not timed by itself."
     most = timed[(timed["saved"] > 0) & (timed["overlap"] > 0.5 * timed["saved"])]
-    text = f"**Launches that overlap save {_span(timed['overlap'])} µs a layer"
+    saves = timed[timed["overlap"] > 0]
+    text = f"**Launches that overlap save {_span(saves['overlap'])} µs a layer" if len(saves) else ""
+    if len(saves) < len(timed):
+        text = (
+            f"{text} on {len(saves)} of {len(timed)} models"
+            if text
+            else "**Launches that overlap save no time"
+        )
     if len(most):
         who = f"on {len(most)} of {len(table)} models" if len(most) < len(table) else "on each model"
         text += f", {who} more than half of what the fused way saves"
@@ -387,8 +394,8 @@ def _shares(rows: Rows, found: Rows) -> str:
     """What overlap and sums save a layer, as far as they were measured."""
     overlap = found["overlap"].dropna()
     sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()
-    parts = [f"overlapping launches save {_ends(overlap)} a layer"] if len(overlap) else []
-    if len(sums):
+    parts = [f"overlapping launches save {_ends(overlap)} a layer"] if overlap.min() > 0 else []
+    if sums.min() > 0:
         parts.append(
             f"sums inside norms {_ends(sums)}" if parts else f"sums inside norms save {_ends(sums)} a layer"
         )

@@ -285,19 +285,21 @@ def baselines(rows: Rows, here: Lab) -> None:
 
 
 def prompt_table(rows: Rows) -> None:
-    """Work one prompt's bound out; show prompts on one GPU and on two, predicted and measured, folded."""
+    """Prompts on one GPU and on two, predicted and measured, and one prompt's bound worked out; folded."""
     found = prompts(rows)
     found["who"] = ["one GPU" if impl == links.ALONE else "two" for impl in found["impl"]]
     found["share"] = found["predicted_us"] / found["median_us"]
-    if text := _sum_of_a_prompt(found):
-        display.say(text)
+    text = _sum_of_a_prompt(found)
     columns = {"title": "Model", "seq": "Tokens", "who": "On", "predicted_us": "Bound (ms)"}
     columns |= {"median_us": "Median (ms)", "share": "Share of the bound", "tok_s": "Tokens a second"}
     columns |= {"gain": "Times one GPU's speed"}
     found = found.assign(predicted_us=found["predicted_us"] / 1e3, median_us=found["median_us"] / 1e3)
     forms = {"seq": "{:,.0f}", "predicted_us": "{:,.1f}", "median_us": "{:,.1f}", "share": "{:.0%}"}
     forms |= {"tok_s": "{:,.0f}", "gain": "{:.2f}"}
-    display.table(found, columns, forms, "Prompts on one GPU and on two", folded=True)
+    shown: tuple[Any, ...] = (found, columns, forms)
+    display.fold_parts(
+        "Prompts on one GPU and on two, and a bound worked out", [*filter(None, [text]), shown]
+    )
 
 
 def _sum_of_a_prompt(found: Rows) -> str:

@@ -92,8 +92,8 @@ def _overlap(table: Rows) -> str:
         who = f"on {len(most)} of {len(table)} models" if len(most) < len(table) else "on each model"
         text += f", {who} more than half of what the fused way saves"
     return (
-        f"{text}.** {changes} To tell the overlap apart, the same kernels were also timed by *plain "
-        "launches*, each of which waits for the end of the one before."
+        f"{text}.** To tell this apart, the fused way's kernels were also timed by *plain launches*, each of "
+        "which waits for the end of the one before."
     )
 
 

@@ -114,8 +114,7 @@ def _told(table: pd.DataFrame, kinds: list[tuple[str, str]], gpu: Any, held_gb: 
     each = model_shapes.kv_bytes_per_token(model_shapes.get(model)) / 1e6
     text += (
         f", by arithmetic. {most['title']} is the largest: {most['1']:.1f} GB of weights and "
-        f"{most['cache']:.1f} of KV cache ({CONTEXT:,} tokens of {each:.2f} MB), of {_from(gpu, held_gb)}. "
-        f"Activations of one token add about {1e3 * activations_gb(model):.1f} MB."
+        f"{most['cache']:.1f} of KV cache ({CONTEXT:,} tokens of {each:.2f} MB), of {_from(gpu, held_gb)}."
     )
     for gb in _others(held_gb):
         found = short(kinds, gb)

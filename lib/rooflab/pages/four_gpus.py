@@ -120,7 +120,8 @@ def tokens(rows: Rows, gpu: Any) -> None:
     fig, ax = plot.figure("tokens a second", title=caption, height=1.3 + 0.55 * len(found))
     parts = {"one": found["one"], "two": found["two"], "four": found["four"]}
     most = 1.15 * float(np.nanmax(found[["one", "two", "four"]].to_numpy(float)))
-    plot.grouped(ax, list(found["title"]), parts, most=most)
+    shades = ("#CFCFCF", lesson_10c.SHADES[split.FUSED], "#CC79A7")
+    plot.grouped(ax, list(found["title"]), parts, most, shades=shades)
     display.say(_told(found))
     plot.show(fig, f"{caption}, {lesson_10c.WAYS[split.FUSED]}, {gpu}, {plot.dates(more)}.")
     columns = {"title": "Model", "one": "One GPU", "two": "Two", "four": "Four", "gain": "Four ÷ one"}

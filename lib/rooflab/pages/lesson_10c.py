@@ -7,20 +7,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflab.hardware import crossover
+from rooflab.hardware import crossover, device
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import NEAR, SOURCES, Opening, Rows, lesson_10, lesson_10b, one_line, spread
-from rooflab.pages.lesson_10c_memory import capacity_gb, short
+from rooflab.pages.lesson_10c_memory import weights_gb
 from rooflab.studies import links, split
 from rooflab.view import display, explorer, plot
 from rooflab.words import FORMATS, listed
 
+TIMES = ("predicted_us", "median_us")
 WAYS = {
     split.SEPARATE: "sums by our kernel",
     links.NCCL: "sums by NCCL",
     split.FUSED: "the fused way",
 }
+PLAIN = "the fused way by plain launches"  # timed to tell the overlap apart, and no way to run a model
+SHADES = {split.SEPARATE: "#0072B2", links.NCCL: "#E69F00", split.FUSED: "#56B4E9"}  # in every chart
 HANDOVERS = {
     links.NCCL: "NCCL, then a norm",
     split.SEPARATE: "our sum, then a norm",
@@ -56,46 +59,25 @@ def _gains(found: Rows) -> Rows:
 
 
 def opening(rows: Rows, here: Lab, explained: str = "") -> Opening:
-    """What the fused way brings to the models that gain most and least, and to those that one GPU was not
-    timed with; how much of it is `explained`; the gains.
-    """
+    """What the fused way brings to the models that gain most and least, what `explained` that; the gains."""
     found, gpu = tokens(rows), here.run["gpu"]
     by = found.set_index(["title", "impl"])
     fused = found[(found["impl"] == split.FUSED) & found["gain"].notna()]
     large, least = (fused.loc[at(fused["gain"])] for at in (pd.Series.idxmax, pd.Series.idxmin))
     answer = (
-        f"{large['title']} makes {by.loc[large['title'], links.ALONE]['tok_s']:,.0f} tokens a second on one "
-        f"{gpu}; two make {large['tok_s']:,.0f}, {large['gain']:.2f} times as many, by "
-        f"“{WAYS[split.FUSED]}”: sums inside norms, dependent launches and a split head at once"
+        f"Of {large['title']} two {gpu}s make {large['tok_s']:,.0f} tokens a second where one makes "
+        f"{by.loc[large['title'], links.ALONE]['tok_s']:,.0f}, {large['gain']:.2f} times as many, by "
+        f"“{WAYS[split.FUSED]}”: sums inside norms, launches that overlap, and a head split in two"
     )
     if len(fused) > 1:
-        before = by.loc[least["title"], split.SEPARATE]["gain"]
-        answer += f". {least['title']} gains least, {least['gain']:.2f} times (with none of the three "
-        answer += f"{before:.2f} times)"
-    answer += f".{explained}{_on_two_alone(found, here)}"
+        answer += f". {least['title']} gains least, {least['gain']:.2f} times"
+    answer += f".{explained}"
     able = (
         "move a sum over GPUs into the kernel that needs it, and count the launches that this spares",
         "bound a token and a prompt on several GPUs by bytes, FLOPs and sums, and say what is left out",
         "say how many GPUs a model needs for its weights and KV cache",
     )
     return answer, able, _chart(found, gpu)
-
-
-def _on_two_alone(found: Rows, here: Lab) -> str:
-    """The models that were timed on two GPUs alone, with their tokens a second by the fused way; and which
-    models need several such GPUs for their memory.
-    """
-    mine = found[(found["impl"] == split.FUSED) & ~found["title"].isin(_alone(found))]
-    parts = [f"{row.title} makes {row.tok_s:,.0f} on two" for row in mine.itertuples()]
-    text = f" {listed(parts)} (not timed on one)." if parts else ""
-    held = capacity_gb(here.run_of("split"))
-    if held != held:
-        return text
-    more = short(zip(found["model"], found["format"], strict=True), held)
-    if not more:
-        return f"{text} By arithmetic none of these models needs two for its memory."
-    whose = "needs more than one for its" if len(more) == 1 else "need more than one for their"
-    return f"{text} {listed(more)} {whose} memory."
 
 
 def _alone(found: Rows) -> set[str]:
@@ -110,8 +92,7 @@ def _chart(found: Rows, gpu: Any) -> Any:
     fig, ax = plot.figure("times one GPU's speed", title=caption, height=1.3 + 0.45 * len(names))
     by = shared.set_index(["title", "impl"])["gain"]
     parts = {  # our kernel first: it and NCCL have the colours of lesson 10b's chart
-        WAYS[impl]: [by.get((name, impl), np.nan) for name in names]
-        for impl in (split.SEPARATE, links.NCCL, split.FUSED)
+        WAYS[impl]: [by.get((name, impl), np.nan) for name in names] for impl in SHADES
     }
     plot.grouped(ax, names, parts, most=2.0, form=".2f")
     plot.roof_line(ax, 1.0, "one GPU", vertical=True)
@@ -123,8 +104,21 @@ def _chart(found: Rows, gpu: Any) -> Any:
         if impl in ends.index
     )
     lost = [name for name in dict.fromkeys(found["title"]) if name not in names]
-    untimed = f" Not timed on one, so without bars: {listed(lost)}." if lost else ""
+    untimed = (
+        f" Without bars, as one GPU was not timed: {listed(_untimed(name, gpu) for name in lost)}."
+        if lost
+        else ""
+    )
     return fig, f"{caption}, {gpu}, {plot.dates(shared)}: {told}. Dashed: one GPU.{untimed}"
+
+
+def _untimed(name: str, gpu: Any) -> str:
+    """A model that one GPU was not timed with, and why where that is known."""
+    spec = device.match(str(gpu))
+    for model, format in split.NOT_ALONE:
+        if name == title(model, format) and spec and (size := weights_gb(model, format)) > spec.memory_gb:
+            return f"{name} ({size:.1f} GB of weights, where the datasheet has {spec.memory_gb:g})"
+    return name
 
 
 def facts(here: Lab) -> None:
@@ -132,6 +126,19 @@ def facts(here: Lab) -> None:
     run = here.run_of("split")
     note = lesson_10.joined(str(run["note"]))
     one_line({"GPU": " · ".join([run["gpu"], SOURCES[here.mode], f"run {run['run']}", note])})
+
+
+def assumed() -> None:
+    """Say what a sum is taken for, with the bytes of one row."""
+    width = 4096
+    sent = links.crossing("all_reduce", split.SEPARATE, 2 * width, 2)
+    display.say(
+        f"A sum is taken for what [lesson 10](10_links.ipynb) assumed: {links.HOP_US:g} µs for a crossing of "
+        f"the link, and {links.LAUNCH_US:g} µs for a launch where it is a kernel of its own. Inside a norm "
+        "there is none, because the norm is launched anyway. Its bytes add little: packets carry the round "
+        f"beside the numbers, so {width:,} numbers in FP16 are {plot.size_text(sent)}, "
+        f"{sent / links.SHEET_GB_S / 1e3:.2f} µs at the datasheet's {links.SHEET_GB_S:g} GB/s."
+    )
 
 
 def predicted(rows: Rows) -> None:
@@ -154,11 +161,13 @@ def predicted(rows: Rows) -> None:
             {"title": name, "alone": by.get(links.ALONE), "fused": by.get(split.FUSED)}
             | {"apart": by.get(split.SEPARATE)}
             | {impl: 2 * layers * us for impl, us in each.items()}
+            | {"said": said.get(name)}
         )
     columns = {"title": "Model", "alone": "One GPU (µs)"}
     columns |= {"apart": f"Two, {WAYS[split.SEPARATE]} (µs)", split.SEPARATE: "Its sums (µs)"}
     columns |= {"fused": f"Two, {WAYS[split.FUSED]} (µs)", split.FUSED: "Its sums (µs) "}
-    forms = {"title": "", **dict.fromkeys(list(columns)[1:], "{:,.0f}")}
+    columns |= {"said": "Times one GPU's speed"}
+    forms = {"title": "", **dict.fromkeys(list(columns)[1:], "{:,.0f}"), "said": "{:.2f}"}
     display.table(pd.DataFrame(lines), columns, forms, "Bounds of a token, before anything was measured")
 
 
@@ -170,11 +179,14 @@ def measured(rows: Rows) -> None:
     short = short.assign(**{impl: by[impl] for impl in WAYS})
     ours = found[found["impl"] == split.FUSED].set_index("title")
     short["share"] = ours["predicted_us"] / ours["median_us"]
+    short["said"], short["got"] = (_gain_by(found, of).reindex(short.index) for of in TIMES)
     columns = {"title": "Model", "alone": "One GPU"} | {impl: f"Two, {says}" for impl, says in WAYS.items()}
-    columns |= {"share": "The last, of its bound"}
+    columns |= {"said": "Gain predicted", "got": "Gain measured", "share": "Of its bound"}
     forms = {"title": "", **dict.fromkeys(("alone", *WAYS), "{:,.0f}"), "share": "{:.0%}"}
-    display.table(short.reset_index(drop=True), columns, forms, "Tokens a second")
-    found["who"] = [WAYS.get(impl, "one GPU") for impl in found["impl"]]
+    forms |= dict.fromkeys(("said", "got"), "{:.2f}")
+    caption = f"Tokens a second; gain over one GPU and share of the bound by {WAYS[split.FUSED]}"
+    display.table(short.reset_index(drop=True), columns, forms, caption)
+    found["who"] = [(WAYS | {split.FUSED_PLAIN: PLAIN}).get(impl, "one GPU") for impl in found["impl"]]
     spread(found, ".1e", ",.0f")
     columns = {"title": "Model", "who": "On", "predicted_us": "Bound (µs)", "median_us": "Median (µs)"}
     columns |= {"quartiles": "Quartiles", "gain": "Times one GPU's speed", "gate": "Error (allowed)"}
@@ -220,8 +232,7 @@ def _of_its_bound(found: Rows) -> str:
     for name, part in found.groupby("title", sort=False):
         if name not in held:
             best = part.loc[part["median_us"].idxmin()]
-            text += f" {name}, timed on two alone, reaches "
-            text += f"{best['predicted_us'] / best['median_us']:.0%} of its bound."
+            text += f" Two reach {best['predicted_us'] / best['median_us']:.0%} of their bound on {name}."
     return text
 
 
@@ -241,9 +252,8 @@ def _promised(found: Rows) -> str:
         return ""
     near = (both["said"] / both["got"]).between(1 / NEAR, NEAR)
     text = (
-        f"\n\n**Verdict** on the prediction: promised were {both['said'].min():.2f} to "
-        f"{both['said'].max():.2f} times one GPU's speed, measured are {both['got'].min():.2f} to "
-        f"{both['got'].max():.2f}. It holds within {NEAR - 1:.0%} for {near.sum()} of {len(both)} models"
+        f"\n\n**Verdict** on the predicted gain: it holds within {NEAR - 1:.0%} for {near.sum()} of "
+        f"{len(both)} models"
     )
     text += f" ({listed(both.index[near])})" if 0 < near.sum() < len(both) else ""
     over = found[found["impl"] == split.FUSED].set_index("title")
@@ -252,7 +262,7 @@ def _promised(found: Rows) -> str:
         return f"{text}."
     return (
         f"{text}. Where it fails, two GPUs take {over.min():.1f} to {over.max():.1f} times their bound, "
-        "which counts bytes and crossings and, by the fused way, no launch."
+        "which counts bytes and crossings and no launch."
     )
 
 
@@ -275,19 +285,21 @@ def baselines(rows: Rows, here: Lab) -> None:
 
 
 def prompt_table(rows: Rows) -> None:
-    """Work one prompt's bound out; show prompts on one GPU and on two, predicted and measured, folded."""
+    """Prompts on one GPU and on two, predicted and measured, and one prompt's bound worked out; folded."""
     found = prompts(rows)
     found["who"] = ["one GPU" if impl == links.ALONE else "two" for impl in found["impl"]]
     found["share"] = found["predicted_us"] / found["median_us"]
-    if text := _sum_of_a_prompt(found):
-        display.say(text)
+    text = _sum_of_a_prompt(found)
     columns = {"title": "Model", "seq": "Tokens", "who": "On", "predicted_us": "Bound (ms)"}
     columns |= {"median_us": "Median (ms)", "share": "Share of the bound", "tok_s": "Tokens a second"}
     columns |= {"gain": "Times one GPU's speed"}
     found = found.assign(predicted_us=found["predicted_us"] / 1e3, median_us=found["median_us"] / 1e3)
     forms = {"seq": "{:,.0f}", "predicted_us": "{:,.1f}", "median_us": "{:,.1f}", "share": "{:.0%}"}
     forms |= {"tok_s": "{:,.0f}", "gain": "{:.2f}"}
-    display.table(found, columns, forms, "Prompts on one GPU and on two", folded=True)
+    shown: tuple[Any, ...] = (found, columns, forms)
+    display.fold_parts(
+        "Prompts on one GPU and on two, and a bound worked out", [*filter(None, [text]), shown]
+    )
 
 
 def _sum_of_a_prompt(found: Rows) -> str:
@@ -330,7 +342,9 @@ def prompts_held(rows: Rows, gpu: Any) -> None:
     names, promised, gains, shares, over = (list(each) for each in zip(*lines, strict=True))
     caption = "A prompt on two GPUs, times one GPU's speed"
     fig, ax = plot.figure("times one GPU's speed", title=caption, height=1.3 + 0.4 * len(names))
-    plot.grouped(ax, names, {"predicted": promised, "measured": gains}, most=2.2, form=".2f")
+    plot.grouped(
+        ax, names, {"predicted": promised, "measured": gains}, 2.2, ".2f", ("#CFCFCF", SHADES[links.NCCL])
+    )
     near = [1 / NEAR <= a / b <= NEAR for a, b in zip(promised, gains, strict=True)]
     display.say(
         f"**Two GPUs read a prompt {min(gains):.2f} to {max(gains):.2f} times as fast as one**; promised "

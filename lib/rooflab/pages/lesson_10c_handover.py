@@ -6,6 +6,7 @@ from typing import Any
 
 from rooflab.pages import NEAR, Rows, spread
 from rooflab.pages.lesson_10c import HANDOVERS as WAYS
+from rooflab.pages.lesson_10c import SHADES
 from rooflab.studies import links, split
 from rooflab.view import display, plot
 from rooflab.words import counted
@@ -29,7 +30,9 @@ def handed_over(rows: Rows, gpu: Any) -> None:
     for impl, says in WAYS.items():
         mine = found[found["impl"] == impl].sort_values("n")
         if len(mine):
-            line = plot.series(ax, mine["n"], mine["median_us"], label=says)
+            line = plot.series(
+                ax, mine["n"], mine["median_us"], label=says, colour=SHADES.get(impl, SHADES[split.FUSED])
+            )
             line.set_linestyle("-")  # dotted lines are predictions
             ax.plot(mine["n"], mine["predicted_us"], ":", color=line.get_color(), linewidth=1.4)
     widths = sorted(found["n"].unique())
@@ -69,7 +72,11 @@ def _near(found: Rows) -> str:
     near = (found["median_us"] / found["predicted_us"]).between(1 / NEAR, NEAR)
     text = f" The times themselves hold within {NEAR - 1:.0%} in {near.sum()} of {len(near)} rows"
     late = (found["median_us"] > found["predicted_us"])[~near].all() and not near.all()
-    return text + (": all take longer, and the prediction leaves out the norm's own work." if late else ".")
+    return text + (
+        ": all take longer, by the norm's own work among others, which the prediction leaves out."
+        if late
+        else "."
+    )
 
 
 def _judged(found: Rows) -> str:

@@ -14,57 +14,87 @@ from rooflab.pages.lesson_10c_handover import INSIDE
 from rooflab.studies import links, split
 from rooflab.view import display, plot
 from rooflab.view.diagram import handovers
-from rooflab.words import listed
+from rooflab.words import FORMATS, listed
+
+# Parts of what is saved: what their columns are called, and their shade.
+PARTS = {
+    "overlap": ("overlap", "#009E73"),
+    "sums": ("two sums", "#56B4E9"),
+    "head": ("half a head", "#F0E442"),
+    "launches": ("other launches", "#CFCFCF"),
+}
 
 
 def spared() -> None:
-    """Say how many launches of a layer the fused way spares."""
+    """Say how many launches of a layer the fused way spares, and by what."""
+    ways = list(handovers.by_way().values())
+    within = [row.name for row in ways[0] if any(f" + {row.name}" in one.name for one in ways[1][1:])]
+    merged = [f"`{name}`" for name in within if name != "norm"]
+    display.say(
+        f"**{len(ways[0])} launches a layer become {len(ways[1])}**, and each overlaps the one before it. "
+        f"Sums inside norms spare two; {listed(merged)} become parts of products."
+    )
+
+
+def _launched() -> tuple[int, int]:
+    """Launches of a layer, with sums as kernels of their own and the fused way."""
     separate, inside = (len(row) for row in handovers.by_way().values())
-    display.say(f"**{separate} launches a layer become {inside}**, and each overlaps the one before it.")
+    return separate, inside
 
 
 def half_a_head(rows: Rows) -> None:
     """Say what half a head is worth, by its bytes."""
-    head = _layers(rows)["head"].dropna()
-    if len(head):
+    table = _layers(rows).dropna(subset="head")
+    if len(table):
+        token = table["head"] * [model_shapes.get(str(model)).layers for model in table["model"]]
         display.say(
-            f"**Half a head instead of a whole one saves {head.min():.1f} to {head.max():.1f} µs a layer, by "
-            "arithmetic**: the bytes that are not read, at the datasheet's bandwidth, shared among the "
-            "layers. The kernel that puts the shares together takes some of "
-            "it back; it was not timed by itself."
+            f"**Half a head instead of a whole one saves {token.min():.0f} to {token.max():.0f} µs a token, "
+            "by arithmetic**: the bytes that are not read, at the datasheet's bandwidth. Over the layers "
+            f"that is {_span(table['head'])} µs each. Putting the shares together takes some of it back; it "
+            "was not timed by itself."
         )
 
 
 def excess(rows: Rows, gpu: Any) -> None:
-    """Say how much of what the fused way saves a layer sums and head explain, for one model number by number
-    and then for the others; and, folded, the figures and what each model's layers take above their bound.
+    """Say what of the fused way's saving the overlap is and what the rest should be, for one model number by
+    number; draw it for all; say what the fused way's kernels cost; fold the figures.
     """
     table = _with_rest(_layers(rows), rows).sort_values("saved", ascending=False).reset_index(drop=True)
-    usual, few = _usual(table.set_index("title")["saved"].sort_values())
-    separate, inside = (len(row) for row in handovers.by_way().values())
-    display.say(
-        f"{_explained(table, usual, few)}Beside {WAYS[split.SEPARATE]} it changes three things at once: sums "
-        "move into norms, which the hand-overs measure; the head is split, which is arithmetic; and launches "
-        f"become dependent and fewer, {inside} in the place of {separate}, which was not timed by itself."
-    )
+    display.say(_overlap(table))
     worked = _worked(rows, table)
     if len(worked):
-        display.say(_number_by_number(rows, worked, separate - inside))
+        display.say(_number_by_number(rows, worked))
     _chart(table, gpu)
-    if text := _beyond(table, usual, few, worked):
+    if text := _price(table):
         display.say(text)
     display.fold_parts("The figures, and what layers take above their bound", _figures(table))
 
 
-def _explained(table: Rows, usual: Rows, few: Rows) -> str:
-    """For which models sums and head explain less than half of what is saved, and who saves little."""
-    mine = table[table["title"].isin(usual.index) & (table["saved"] > 0)]
-    less = mine[mine["rest"] > 0.5 * mine["saved"]]
-    if less.empty or table["sums"].isna().any():
-        return ""
-    who = f"{len(less)} of {len(table)} models" if len(less) < len(table) else "each model"
-    text = f"**On {who} sums and head explain less than half of what the fused way saves"
-    return f"{text}{f'; {_little(few)} a layer' if len(few) else ''}.** "
+def _overlap(table: Rows) -> str:
+    """What the fused way changes, and what of it the overlap saves."""
+    changes = (
+        f"Beside {WAYS[split.SEPARATE]} the fused way changes three things: launches overlap, sums move into "
+        "norms, and the head is split."
+    )
+    timed = table.dropna(subset="overlap")
+    if timed.empty:
+        return f"{changes} What the overlap saves was not timed by itself."
+    most = timed[(timed["saved"] > 0) & (timed["overlap"] > 0.5 * timed["saved"])]
+    saves = timed[timed["overlap"] > 0]
+    text = f"**Launches that overlap save {_span(saves['overlap'])} µs a layer" if len(saves) else ""
+    if len(saves) < len(timed):
+        text = (
+            f"{text} on {len(saves)} of {len(timed)} models"
+            if text
+            else "**Launches that overlap save no time"
+        )
+    if len(most):
+        who = f"on {len(most)} of {len(table)} models" if len(most) < len(table) else "on each model"
+        text += f", {who} more than half of what the fused way saves"
+    return (
+        f"{text}.** To tell this apart, the fused way's kernels were also timed by *plain launches*, each of "
+        "which waits for the end of the one before."
+    )
 
 
 def _worked(rows: Rows, table: Rows) -> Rows:
@@ -77,48 +107,81 @@ def _worked(rows: Rows, table: Rows) -> Rows:
     return saves.loc[gains.idxmax() if len(gains) else saves.index[0]]
 
 
-def _number_by_number(rows: Rows, row: Rows, spared: int) -> str:
-    """What the fused way saves one model, less sums and head, with where each number comes from."""
+def _number_by_number(rows: Rows, row: Rows) -> str:
+    """What the fused way saves one model, by its parts, with where each number comes from."""
     found = tokens(rows)
     us = found[found["title"] == row.name].set_index("impl")["median_us"]
-    shape = model_shapes.get(str(row["model"]))
+    shape, width = model_shapes.get(str(row["model"])), _nearest(rows, str(row["model"]))
     size = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[split.HEAD] / 2
     head = _layers(rows).set_index("title")["head"][row.name] * shape.layers
-    width, launches = _nearest(rows, str(row["model"])), spared - 2
-    saved, sums, half = (_signed(row[of]) for of in ("saved", "sums", "head"))
-    text = (
-        f"Worked out for {row.name}: a token takes {us[split.SEPARATE]:,.0f} µs with {WAYS[split.SEPARATE]} "
-        f"and {us[split.FUSED]:,.0f} the fused way, so each of {shape.layers} layers saves {saved}. Two "
-        f"sums, each shorter by what a hand-over {width:,} wide saves, are {sums} of it. Half a head, "
-        f"{size / 1e6:,.0f} MB not read at {size / head / 1e3:,.0f} GB/s, is {head:,.0f} µs a token, so "
-        f"{half} a layer. {saved} − {sums} − {half} leaves **{_signed(row['rest'])} not explained**"
+    separate, inside = _launched()
+    saved, other, due, lost = (_signed(row[of]) for of in ("saved", "other", "due", "lost"))
+    parts = (
+        f"two sums {_signed(row['sums'])}, each shorter by what a hand-over {width:,} wide saves; half a "
+        f"head {_signed(row['head'])}, as {size / 1e6:,.0f} MB not read at {size / head / 1e3:,.0f} GB/s are "
+        f"{head:,.0f} µs a token; {separate - inside - 2} other launches {_signed(row['launches'])}, at "
+        f"{links.LAUNCH_US:g} assumed of each"
     )
-    guess = launches * links.LAUNCH_US
-    if launches > 0 and row["rest"] > guess:
-        text += (
-            f"; {launches} launches beside the sums' are spared, {guess:.1f} at the {links.LAUNCH_US:g} "
-            "assumed of each, and what the others gain by overlapping was not timed"
+    text = (
+        f"Worked out for {row.name}: a token takes {us[split.SEPARATE]:,.0f} µs with {WAYS[split.SEPARATE]}"
+    )
+    if row["overlap"] != row["overlap"]:
+        return (
+            f"{text} and {us[split.FUSED]:,.0f} the fused way, so each of {shape.layers} layers saves "
+            f"{saved}. Without overlap {due} should be saved: {parts}. That leaves "
+            f"{_signed(row['saved'] - row['due'])} to the overlap, less what other kernels may cost."
         )
-    return f"{text}."
+    text += (
+        f", {us[split.FUSED_PLAIN]:,.0f} with the fused way's kernels by plain launches, and "
+        f"{us[split.FUSED]:,.0f} with their overlap. So each of {shape.layers} layers saves {saved}: "
+        f"{_signed(row['overlap'])} by the overlap, {other} without it. Without it {due} should be saved: "
+        f"{parts}."
+    )
+    if row["lost"] > 0:
+        return f"{text} **{due} − {other} = {lost} are missing.**"
+    return f"{text} Nothing is missing."
 
 
-def _beyond(table: Rows, usual: Rows, few: Rows, worked: Rows) -> str:
-    """What is not explained on the other models, those that save little apart, and what follows."""
-    others = table[table["title"].isin(usual.index)]
-    others = others[others["title"] != worked.name] if len(worked) else others
-    parts = []
-    if len(others):
-        saved, rest = (_span(others[of]) for of in ("saved", "rest"))
-        parts.append(f"the others save {saved} µs a layer, less sums and head {rest}")
-    for row in table[table["title"].isin(few.index)].itertuples():
-        does = f"saves {row.saved:.1f}" if row.saved > 0 else f"loses {-row.saved:.1f}"
-        due = row.head + (0.0 if row.sums != row.sums else row.sums)
-        parts.append(f"{row.title} {does} µs, where sums and head should save {_signed(due)}")
-    text = "; ".join(parts)
-    text = f"{text[:1].upper()}{text[1:]}. " if text else ""
-    if table["rest"].max() - table["rest"].min() > 2:
-        text += "Every model is spared the same launches, so their number alone is not the reason."
-    return text.strip()
+def _price(table: Rows) -> str:
+    """What the fused way's other kernels cost, by format; whose products do; and where that is all."""
+    timed = table.dropna(subset=["overlap", "lost"])
+    if not (timed["lost"] > 0).any():
+        return ""
+    parts = [
+        f"{_span(part['lost'])} µs in {FORMATS[format]} ({_percent(part['lost'] / part['plain'])} of a layer)"
+        for format, part in timed.groupby("format", sort=False)
+    ]
+    text = (
+        "**What is missing is, if the estimates hold, the price of other kernels**: the fused way multiplies "
+        f"and attends by kernels of its own. They take {listed(parts)} longer than those they replace"
+    )
+    text += " (below zero: shorter)." if (timed["lost"] < 0).any() else "."
+    by = timed.pivot(index="model", columns="format", values="lost")
+    if {"fp16", "int4_g128"} <= set(by):
+        more = (by["int4_g128"] - by["fp16"]).dropna()
+        said = [f"{us:.1f} µs for {model}" for model, us in more.items()]
+        if len(more) and (more > 0).all():
+            text += (
+                " Norms, sums, attention and head do not depend on the format of the layers' weights, so "
+                f"what INT4 misses more than FP16 is the price of its products: {listed(said)}."
+            )
+    for row in _undone(timed).itertuples():
+        text += (
+            f" **On {row.title} other kernels cost what the overlap saves**: by plain launches a layer takes "
+            f"{-row.other:.1f} µs longer than with {WAYS[split.SEPARATE]}, and the overlap brings "
+            f"{row.overlap:.1f} back. So time a chain's kernels by plain launches first."
+        )
+    return text
+
+
+def _undone(table: Rows) -> Rows:
+    """The models on which the fused way's kernels take as much longer as the overlap saves, or more."""
+    return table[(table["saved"] <= 0) & (table["overlap"] > 0) & (table["other"] < 0)]
+
+
+def _percent(shares: Rows) -> str:
+    """A range in whole percent, or the one number."""
+    return " to ".join(dict.fromkeys(f"{one:.0%}".replace("-", "−") for one in (shares.min(), shares.max())))
 
 
 def _span(us: Rows) -> str:
@@ -133,58 +196,74 @@ def _signed(us: float) -> str:
 
 
 def _chart(table: Rows, gpu: Any) -> None:
-    """Draw what a layer saves of each model, beside what sums and head account for."""
-    caption = "What the fused way saves a layer"
-    fig, ax = plot.figure("µs a layer", title=caption, height=1.3 + 0.55 * len(table))
-    parts = {
-        "measured": table["saved"],
-        "two sums, by the hand-overs": table["sums"],
-        "half a head, arithmetic": table["head"],
-    }
-    ends = table[["saved", "sums", "head"]].to_numpy(float)
-    plot.grouped(ax, list(table["title"]), parts, most=1.15 * float(np.nanmax(ends)), form=".1f")
-    ax.set_xlim(left=min(0.0, 1.15 * float(np.nanmin(ends))))
-    for text in ax.texts:  # the number of a loss right of the axis
-        text.set_x(max(text.get_position()[0], float(np.nanmax(ends)) / 100))
+    """Draw what a layer of each model should save, part upon part, with a mark where it does."""
+    caption = "What the fused way should save a layer, and what it saves"
+    fig, ax = plot.figure("µs a layer", title=caption, height=1.5 + 0.42 * len(table))
+    parts = {says: table[of] for of, (says, _) in PARTS.items() if table[of].notna().any()}
+    plot.stacked(ax, list(table["title"]), parts, "µs a layer", dict(PARTS.values()))
+    full = table[list(PARTS)].clip(lower=0).sum(axis=1)
+    most = float(max(full.max(), table["saved"].max()))
+    for y, saved, end in zip(range(len(table)), table["saved"], full, strict=True):
+        if saved == saved:
+            ax.plot([saved, saved], [y - 0.42, y + 0.42], color="black", linewidth=3, zorder=5)
+            at = max(float(end), float(saved)) + 0.02 * most
+            ax.text(at, y, f"saves {_signed(saved)}", va="center", fontsize=8.5, fontweight="bold")
+    ax.set_xlim(min(0.0, 1.3 * float(table["saved"].min())) - 0.02 * most, 1.22 * most)
     plot.show(
         fig,
-        f"{caption}, {gpu}: sums as the hand-over of the width nearest to the model's "
-        "saves, the head by its bytes.",
+        f"{caption}, {gpu}. Black mark and number: the measured saving; from the mark to the bar's end is "
+        "what is missing. The overlap is measured too, the other parts are estimated; the hand-overs "
+        "behind “two sums” overlap as well, so a little may count twice."
+        if table["overlap"].notna().any()
+        else f"{caption}, {gpu}. Black mark and number: the measured saving. The parts are estimated.",
     )
 
 
 def _figures(table: Rows) -> list[Any]:
     """What backs the chart: the parts of what is saved, time above the bound, and where that is longest."""
-    columns = {"title": "Model", "saved": "Saved, measured", "sums": "Two sums, by the hand-overs"}
-    columns |= {"head": "Half a head, arithmetic", "rest": "The rest"}
-    forms = {"title": "", **dict.fromkeys(("saved", "sums", "head", "rest"), "{:.1f}")}
+    columns = {"title": "Model", "saved": "Saved", "overlap": "By the overlap", "other": "Without it"}
+    columns |= {"sums": "Two sums", "head": "Half a head", "launches": "Other launches"}
+    columns |= {"due": "These three", "lost": "Missing"}
+    if table["overlap"].isna().all():
+        columns = {of: says for of, says in columns.items() if of not in ("overlap", "other", "lost")}
+    forms = dict.fromkeys(columns, "{:.1f}") | {"title": ""}
     above = {"title": "Model", "bound": "Bound, the fused way", "over": "Above it"}
     above |= {"share": "Share of the bound", "alone": "One GPU, above its bound"}
     digits = dict.fromkeys(("bound", "over", "alone"), "{:.1f}") | {"title": "", "share": "{:.0%}"}
     caption = "µs a layer on two GPUs, farthest from its bound first; the head's time is shared among layers"
+    saved = "Saved by the fused way, µs a layer: measured, then three estimates"
+    saved += "; missing: their sum less what is saved without overlap" * ("lost" in columns)
     return [
-        (table, columns, forms, "Saved by the fused way, µs a layer"),
+        (table, columns, forms, saved),
         (table.sort_values("share").reset_index(drop=True), above, digits, caption),
         "\n".join(f"- {line}" for line in _farthest(table)),
     ]
 
 
 def _with_rest(found: Rows, rows: Rows) -> Rows:
-    """With columns sums and rest: what two sums could save of a layer, and what is left beside the head."""
-    table = found.assign(sums=[_sums_us(rows, str(model)) for model in found["model"]])
-    table = table.round({"saved": 1, "head": 1, "sums": 1})  # so that what is shown adds up
-    return table.assign(rest=table["saved"] - table["head"] - table["sums"].fillna(0.0))
+    """With columns sums and launches: what these could save of a layer; due, with half a head; and lost, what
+    is less than that without overlap.
+    """
+    separate, inside = _launched()
+    spares = (separate - inside - 2) * links.LAUNCH_US
+    table = found.assign(sums=[_sums_us(rows, str(model)) for model in found["model"]], launches=spares)
+    table = table.round({of: 1 for of in ("saved", "overlap", *PARTS)})  # so that what is shown adds up
+    table["other"] = table["saved"] - table["overlap"]
+    table["due"] = table["sums"] + table["head"] + table["launches"]
+    return table.assign(lost=table["due"] - table["other"])
 
 
 def _layers(rows: Rows) -> Rows:
     """One row a model, in µs a layer: bound and time above it by the fused way, its share of the bound, time
-    above the bound on one GPU, and what the fused way saves beside our kernel between two others.
+    above the bound on one GPU, what the fused way saves beside our kernel between two others, and what of
+    that the overlap is, NaN where plain launches were not timed.
     """
     found = tokens(rows)
     us, bound = (found.pivot_table(of, "title", "impl", sort=False) for of in ("median_us", "predicted_us"))
     first = found.drop_duplicates("title").set_index("title").loc[us.index]
     layers = np.array([model_shapes.get(str(model)).layers for model in first["model"]])
     over = (us - bound).div(layers, axis=0)
+    plain = us[split.FUSED_PLAIN] if split.FUSED_PLAIN in us else pd.Series(np.nan, us.index)
     table = {
         "model": first["model"],
         "format": first["format"],
@@ -193,6 +272,8 @@ def _layers(rows: Rows) -> Rows:
         "share": bound[split.FUSED] / us[split.FUSED],
         "alone": over[links.ALONE],
         "saved": (us[split.SEPARATE] - us[split.FUSED]) / layers,
+        "overlap": (plain - us[split.FUSED]) / layers,
+        "plain": plain / layers,
         "head": (bound[split.SEPARATE] - bound[split.FUSED]) / layers - _kernels_us(first["model"]),
     }
     return pd.DataFrame(table).rename_axis("title").reset_index()
@@ -237,7 +318,7 @@ def _farthest(table: Rows) -> list[str]:
     if (more > 0).all() and least["format"] == "fp16" and least["over"] < packed["over"].min():
         beyond += f" Few bytes do not explain it: {least['title']} has the fewest, a bound of "
         beyond += f"{least['bound']:.0f} µs a layer, and takes {least['over']:.0f} more than that."
-    return [f"{text}.", f"{beyond} What the time goes into was not counted."]
+    return [f"{text}.", beyond]
 
 
 def _sums_us(rows: Rows, model: str) -> float:
@@ -293,27 +374,48 @@ def takeaway(rows: Rows, gpu: Any) -> None:
 
 
 def explained(rows: Rows) -> str:
-    """How much of what a layer saves its sums account for, for the page's first lines; "" if not recorded."""
-    found = _layers(rows)
-    usual, few = _usual(found.set_index("title")["saved"].sort_values())
+    """What of the saving overlap and sums are, and whom the fused way saves nothing, for the page's first
+    lines.
+    """
+    found = _with_rest(_layers(rows), rows)
+    text = f" {shares[:1].upper()}{shares[1:]}." if (shares := _shares(rows, found)) else ""
+    if len(undone := _undone(found)):
+        text += f" On {listed(undone['title'])} the fused way gains nothing over {WAYS[split.SEPARATE]}: its "
+        return f"{text}other kernels cost what the overlap saves."
+    none = found[found["saved"] <= 0]
+    return text + (
+        f" On {listed(none['title'])} the fused way saves nothing beside {WAYS[split.SEPARATE]}."
+        if len(none)
+        else ""
+    )
+
+
+def _shares(rows: Rows, found: Rows) -> str:
+    """What overlap and sums save a layer, as far as they were measured."""
+    overlap = found["overlap"].dropna()
     sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()
-    if usual.empty or sums.empty:
-        return ""
-    said = f" The fused way saves {_of_models(usual, few, '.0f')}"
-    return f"{said}; moving the sums explains {_ends(sums)} of it."
+    parts = [f"overlapping launches save {_ends(overlap)} a layer"] if overlap.min() > 0 else []
+    if sums.min() > 0:
+        parts.append(
+            f"sums inside norms {_ends(sums)}" if parts else f"sums inside norms save {_ends(sums)} a layer"
+        )
+    return ", ".join(parts)
 
 
 def _all(rows: Rows) -> str:
-    """What the three changes save a layer together, and what sums and head account for."""
-    found = _layers(rows)
+    """What the three changes save a layer, one by one, and what the fused way needs to pay."""
+    found = _with_rest(_layers(rows), rows)
     usual, few = _usual(found.set_index("title")["saved"].sort_values())
-    text = f"Beside {WAYS[split.SEPARATE]} {WAYS[split.FUSED]} saves "
-    text += _of_models(usual, few, ".0f")
-    text += f" ({_little(few)})" if len(few) else ""
-    sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()
-    parts = [f"the sums account for {_ends(sums)}"] if len(sums) else []
-    parts.append(f"the split head {'' if parts else 'accounts '}for {_ends(found['head'])} by arithmetic")
-    return f"{text}. Of it {' and '.join(parts)}; the rest is not explained."
+    text = f"Beside {WAYS[split.SEPARATE]} {WAYS[split.FUSED]} saves {_of_models(usual, few, '.0f')}"
+    text += f" ({_little(few)})." if len(few) else "."
+    head = f"half a head, by arithmetic, {_ends(found['head'])}"
+    shares = ", ".join(filter(None, (_shares(rows, found), head)))
+    text += f" By part: {shares}."
+    if found["overlap"].isna().all():
+        return f"{text} What the overlap saves was not timed by itself."
+    if len(undone := _undone(found)):
+        text += f" Its own kernels can cost as much: on {listed(undone['title'])} they do."
+    return text
 
 
 def _ends(us: Rows) -> str:

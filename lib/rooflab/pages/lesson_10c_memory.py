@@ -13,7 +13,7 @@ from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Rows
 from rooflab.records.case import is_blank
-from rooflab.studies import links, split
+from rooflab.studies import split
 from rooflab.view import display, plot
 from rooflab.words import FORMATS, listed
 
@@ -101,8 +101,8 @@ def _others(held_gb: float) -> list[int]:
 
 
 def _told(table: pd.DataFrame, kinds: list[tuple[str, str]], gpu: Any, held_gb: float) -> str:
-    """Which models need several such GPUs for their memory, what the largest takes, which need several of
-    other sizes, and which that one GPU would hold were timed on two alone.
+    """Which models need several such GPUs for their memory, what the largest takes, and which need several of
+    other sizes.
     """
     if held_gb != held_gb:
         return f"How much memory the {gpu} has is not recorded."
@@ -114,35 +114,42 @@ def _told(table: pd.DataFrame, kinds: list[tuple[str, str]], gpu: Any, held_gb: 
     each = model_shapes.kv_bytes_per_token(model_shapes.get(model)) / 1e6
     text += (
         f", by arithmetic. {most['title']} is the largest: {most['1']:.1f} GB of weights and "
-        f"{most['cache']:.1f} of KV cache ({CONTEXT:,} tokens of {each:.2f} MB), of {_from(gpu, held_gb)}. "
-        f"Activations of one token add about {1e3 * activations_gb(model):.1f} MB."
+        f"{most['cache']:.1f} of KV cache ({CONTEXT:,} tokens of {each:.2f} MB), of {_from(gpu, held_gb)}."
     )
     for gb in _others(held_gb):
         found = short(kinds, gb)
         text += f" With {gb} GB a GPU {_needing(found) if found else 'each needs one'}."
-    lost = table["title"][(table["needs"] == 1) & ~table["alone"]]
-    if len(lost):
-        text += f"\n\n{listed(lost)} was not timed on one GPU: whether the engine, which also needs room to "
-        text += "pack weights, starts there is not known."
     return text
+
+
+def _inside(ax: Any, line: float) -> None:
+    """Move the numbers of bars that end just before a vertical line into their bars: behind the line they
+    would read as above it.
+    """
+    most = ax.get_xlim()[1]
+    for text in ax.texts:
+        at = text.get_position()[0]
+        if (
+            text.get_gid() != "roof"
+            and at < line + most / 100
+            and line < at + 0.015 * most * len(text.get_text())
+        ):
+            text.set(x=at - 2 * most / 100, ha="right", bbox={"fc": "white", "ec": "none", "pad": 0.8})
 
 
 def memory(rows: Rows, here: Lab) -> None:
     """Draw what each model puts on a GPU, alone and with another, beside this GPU's memory and others'; say
-    which models need several, and which that need one were not timed on one; the numbers in a fold.
+    which models need several; the numbers in a fold.
     """
     run = here.run_of("split")
     held_gb, gpu = capacity_gb(run), run["gpu"]
     found = rows[rows["operator"] == "decode"]
     kinds = list(dict.fromkeys(zip(found["model"], found["format"], strict=True)))
-    timed = found[found["impl"] == links.ALONE]
-    alone = set(zip(timed["model"], timed["format"], strict=True))
     table = pd.DataFrame({"title": [f"{model} in {FORMATS[format]}" for model, format in kinds]})
     for gpus in (1, 2, 4):
         table[str(gpus)] = [weights_gb(*kind, gpus) for kind in kinds]
     table["cache"] = [cache_gb(model) for model, _ in kinds]
     table["needs"] = [needed(*kind, held_gb) for kind in kinds]
-    table["alone"] = [kind in alone for kind in kinds]
     display.say(_told(table, kinds, gpu, held_gb))
     caption = "Weights and a KV cache in a GPU's memory"
     fig, ax = plot.figure("GB", title=caption, height=1.3 + 0.4 * len(table))
@@ -151,12 +158,12 @@ def memory(rows: Rows, here: Lab) -> None:
         for gpus, says in ((1, "one GPU"), (2, "each of two"))
     }
     most = float(np.nanmax([held_gb, *sums["one GPU"]]))
-    plot.grouped(ax, list(table["title"]), sums, most=1.15 * most, form=".1f")
+    plot.grouped(ax, list(table["title"]), sums, most=1.15 * most, form=".1f", shades=("#CFCFCF", "#56B4E9"))
     ends = _others(held_gb)
     for gb, label in [*((gb, f"{gb} GB") for gb in ends), (held_gb, f"this GPU, {held_gb:.1f} GB")]:
         if gb == gb and gb < 1.15 * most:
             plot.roof_line(ax, gb, label, vertical=True)
-            plot.off_the_line(ax, gb)
+            _inside(ax, gb)
     told = f"{caption}, by their sizes: a cache of {CONTEXT:,} tokens in FP16. "
     plot.show(fig, f"{told}Dashed: memories of {listed(f'{gb} GB' for gb in ends)}, and of the {gpu}.")
     columns = {"title": "Model", "1": "Weights on one GPU (GB)", "2": "On each of two"}

@@ -246,10 +246,16 @@ def bars(
 
 
 def grouped(
-    ax: Axes, names: Sequence[str], parts: Mapping[str, Any], most: float = 100.0, form: str = ".0f"
+    ax: Axes,
+    names: Sequence[str],
+    parts: Mapping[str, Any],
+    most: float = 100.0,
+    form: str = ".0f",
+    shades: Sequence[str] = (),
 ) -> None:
     """Draw a group of horizontal bars a name, the first on top: one for each of `parts` (label -> a value for
     each name), with its number in `form` at its end, and a key below. The axis ends at `most`, in % as given.
+    `shades`: other colours for the parts.
     """
     places, tall = np.arange(len(names)), 0.78 / max(1, len(parts))
     for k, (label, values) in enumerate(parts.items()):
@@ -259,7 +265,7 @@ def grouped(
             at,
             np.nan_to_num(widths),
             tall,
-            color=_SHADES[k],
+            color=(shades or _SHADES)[k],
             hatch=_HATCHES[k],
             edgecolor="white",
             label=label,

@@ -36,11 +36,19 @@ def pace_of_the_drawing(here: Lab, takes: over_time.Lengths) -> None:
     text += f"{_share(f'{tflop_s:,.0f} TFLOP/s', sms)} = **{products:.2f} µs**, at {peak}\n"
     text += f"- the softmax: {over_time.QUERIES} × {keys} exponentials, {over_time.EXPONENTIALS} a clock at "
     text += f"{mhz / 1e3:.2f} GHz = **{takes.softmax:.2f} µs**\n\n"
-    if copies > products:
-        text += "So the softmax is out of the way, and the tensor cores wait for *copies*: the gaps of the "
-        text += "upper half. More queries a block would need fewer bytes for each product."
+    if products >= max(copies, takes.softmax):
+        text += "Products take the longest, so the drawing's tensor cores set the pace"
+        if 2 * copies > products:
+            text += f". A block of {over_time.QUERIES // 2} queries would wait for copies: as many bytes for "
+            text += "half of the products. Rung 12 has that problem"
+        text += "."
+    elif copies > takes.softmax:
+        text += (
+            "Copies take the longest, so the tensor cores wait for them, unless L2 can give more than was "
+        )
+        text += "measured. More queries a block would need fewer bytes for each product."
     else:
-        text += "So the tensor cores set the pace."
+        text += "The softmax takes the longest, so the tensor cores wait for it."
     display.say(text)
 
 
@@ -69,16 +77,22 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
     tiles = max(1, round(_TOKENS / keys / 2))  # a causal prompt's blocks see half of the keys on average
     drawn, got = _busy(takes, tiles), 100 * float(rows.loc[over_time.RUNG, "roof_fraction"])
     text = f"**Test**: with {_TOKENS:,} tokens a block has {tiles} tiles on average. By the arithmetic the "
-    text += f"tensor cores are then busy {drawn:.0f}% of the time: {drawn:.0f}% of their roof. Measured: "
+    text += f"tensor cores are then busy {drawn:.0f}% of the time: at most {drawn:.0f}% of their roof, as "
+    text += "masked products count in no rate. Measured: "
     text += f"{rows.loc[over_time.RUNG, 'tflop_s']:,.0f} TFLOP/s, {got:.0f}% of it. "
     if drawn < _FAR * got:
         display.say(text + "The drawing explains what was measured.")
         return
-    text += "So the drawing leaves something out: perhaps that a copier waits until its tile has arrived "
+    needs = rows.loc[over_time.RUNG, "tflop_s"] / over_time.QUERIES * 1e3
+    most = over_time.rates(here)[0]
+    text += "So the drawing leaves something out. "
+    if needs * _FAR < most:
+        text += f"L2's rate it is not: these copies take {needs:,.0f} of {most:,.0f} GB/s. "
+    text += "Perhaps that a copier waits until its tile has arrived "
     text += "before it asks for the next, and that blocks start and end."
     if "11_tma" in rows.index:
         later = 100 * float(rows.loc["11_tma", "roof_fraction"])
-        text += f" Rung 11, next, changes both and reaches {later:.0f}%."
+        text += f" Rung 11, next, changes both, and two things more: it reaches {later:.0f}%."
     display.say(text)
 
 
@@ -137,7 +151,7 @@ def roles_tested(here: Lab, every: Rows) -> None:
     text = f"By rung 9's two divisions a tile's two copies, {size:.0f} KiB shared by {found.cluster} blocks, "
     text += f"take {copies:.2f} µs, and its two products, 4 × {tile} × {tile} × {roles.WIDTH} FLOPs, "
     text += f"{products:.2f}"
-    text += ": copies still set the pace." if copies > products else ": the tensor cores set the pace."
+    text += ": at that rate copies set the pace." if copies > products else ": the tensor cores set the pace."
     rows = every[
         every["impl"].eq(roles.RUNG) & every["head_dim"].eq(roles.WIDTH) & every["heads"].eq(study.HEADS)
     ]
@@ -153,15 +167,19 @@ def roles_tested(here: Lab, every: Rows) -> None:
         roles.busy(roles.simulate(found._replace(cluster=blocks), tiles, takes))[1]
         for blocks in (found.cluster, 1)
     )
-    got = float(best["roof_fraction"])
+    got, most = float(best["roof_fraction"]), over_time.rates(here)[0]
+    needs = best["tflop_s"] / roles.ROWS_OF_A_TILE * 1e3
     text += f"\n\n**Test**: with {best['seq']:,} tokens, about {tiles} tiles for each block of queries, the "
     text += f"tensor cores would be busy {shared:.0%} of the time, or {alone:.0%} if each block copied for "
     text += f"itself. Measured: {best['tflop_s']:,.0f} TFLOP/s, {got:.0%} of their roof. "
     if got > shared:
         text += "That is more than the drawing allows: something in it is too slow."
     elif got > alone:
-        text += "That is less than the drawing's best case, and more than copies of its own would allow: "
-        text += "sharing them is necessary."
+        text += (
+            f"Without sharing that would take {needs:,.0f} GB/s of copies, {needs / most - 1:.0%} more than "
+        )
+        text += "any reads or copies recorded here: so sharing very likely is necessary. What keeps the rung "
+        text += f"from {shared:.0%} is not known."
     else:
         text += "That is less than even copies of its own would allow, so something else limits it."
     display.say(text)

@@ -290,7 +290,7 @@ def ring(takes: Lengths, tiles: int = 4, most: int = 4, text: str | None = None)
         for slot in range(slots):
             item, state = _state(run, slot, slots, moment)
             name = "" if item is None else f"{'KV'[item % 2]}{item // 2}"
-            fill = {"empty": NONE, "arriving": GREY, "full": SKY, "read": AMBER}[state]
+            fill = {"empty": NONE, "arriving": GREY, "full": SKY, "read": BLUE}[state]
             x, middle = slot * wide, slot * wide + (wide - 6) / 2
             canvas.cell(x, 38, wide - 6, 34, name, fill, 15)
             canvas.text(middle, 86, state, svg.SMALL, "middle")

@@ -37,7 +37,8 @@ def pace_of_the_drawing(here: Lab, takes: over_time.Lengths) -> None:
     text += f"- the softmax: {over_time.QUERIES} × {keys} exponentials, {over_time.EXPONENTIALS} a clock at "
     text += f"{mhz / 1e3:.2f} GHz = **{takes.softmax:.2f} µs**\n\n"
     if products >= max(copies, takes.softmax):
-        text += "Products take the longest, so the drawing's tensor cores set the pace"
+        barely = ", if only just" if _FAR * copies > products else ""
+        text += f"Products take the longest{barely}, so the drawing's tensor cores set the pace"
         if 2 * copies > products:
             text += f". A block of {over_time.QUERIES // 2} queries would wait for copies: as many bytes for "
             text += "half of the products. Rung 12 has that problem"
@@ -168,7 +169,10 @@ def roles_tested(here: Lab, every: Rows) -> None:
     text = f"By rung 9's two divisions a tile's two copies, {size:.0f} KiB shared by {found.cluster} blocks, "
     text += f"take {copies:.2f} µs, and its two products, 4 × {tile} × {tile} × {roles.WIDTH} FLOPs, "
     text += f"{products:.2f}"
-    text += ": at that rate copies set the pace." if copies > products else ": the tensor cores set the pace."
+    if 1 / _FAR < copies / products < _FAR:
+        text += ": about as long, so either may set the pace."
+    else:
+        text += ": at that rate copies set the pace." if copies > products else ": tensor cores set the pace."
     rows = every[
         every["impl"].eq(roles.RUNG) & every["head_dim"].eq(roles.WIDTH) & every["heads"].eq(study.HEADS)
     ]

@@ -195,7 +195,7 @@ def roles_tested(here: Lab, every: Rows) -> None:
     text += f"itself. Measured: {best['tflop_s']:,.0f} TFLOP/s, {got:.0%} of their roof. "
     if got > shared:
         text += "That is more than the drawing allows: something in it is too slow."
-    elif got > alone:
+    elif needs > most:
         text += (
             f"Without sharing that would take {needs:,.0f} GB/s of copies, {needs / most - 1:.0%} more than "
         )

@@ -41,7 +41,7 @@ def pace_of_the_drawing(here: Lab, takes: over_time.Lengths) -> None:
         text += f"Products take the longest{barely}, so the drawing's tensor cores set the pace"
         if 2 * copies > products:
             text += f". A block of {over_time.QUERIES // 2} queries would wait for copies: as many bytes for "
-            text += "half of the products. Rung 12 has that problem"
+            text += "half of the products (rung 12)"
         text += "."
     elif copies > takes.softmax:
         text += (

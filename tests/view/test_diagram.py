@@ -605,6 +605,9 @@ def test_roles_go_on_beside_each_other_in_the_source_s_order():
         assert t < 2 or make["softmax", t].start >= run.events["P read", t - 2]
     quick = TAKES._replace(copy=0.01)  # then tensor cores set the pace, and softmaxes cost nothing
     assert roles.busy(roles.simulate(found, 40, quick))[1] > 0.97
+    held, at_once = (roles.simulate(found._replace(before=part), 40, quick) for part in (0.875, 0.0))
+    later = roles.busy(at_once)[0] - roles.busy(held)[0]
+    assert later == pytest.approx(39 * TAKES.softmax, rel=0.15), "no product runs beside a softmax"
     early = text.replace("mbarrier_arrive(p_full + (buffer ^ 1));", "")
     with pytest.raises(UsageError, match="no step: hand over"):
         roles.roles_of(early)

@@ -324,12 +324,13 @@ def _on_tensor_cores(rows: Rows) -> pd.Series:
 def _same_occupancy(budget: Rows) -> str:
     """How far rates lie apart of rungs on tensor cores that have the same occupancy, where any do."""
     modern = budget[_on_tensor_cores(budget)].assign(share=lambda rows: (100 * rows["occupancy"]).round())
-    found = modern.groupby("share")["tflop_s"].agg(["size", "min", "max"])
-    found = found[found["size"] > 1]
-    if found.empty:
+    said = []
+    for (width, share), rows in modern.dropna(subset=["tflop_s"]).groupby(["head_dim", "share"]):
+        slow, fast = (rows.loc[at] for at in (rows["tflop_s"].idxmin(), rows["tflop_s"].idxmax()))
+        if len(rows) > 1:
+            both = " and ".join(f"{row['impl']} {row['tflop_s']:,.0f}" for row in (slow, fast))
+            said.append(f"{width} wide at {share:.0f}%, {both} TFLOP/s")
+    if not said:
         return ""
-    said = [
-        f"{share:.0f}%, {row['min']:,.0f} to {row['max']:,.0f} TFLOP/s" for share, row in found.iterrows()
-    ]
-    text = "Among the rungs on tensor cores, the same occupancy goes with very different rates: "
+    text = "On tensor cores, rungs with the same occupancy have different rates: "
     return f"{text}{'; '.join(said)}."

@@ -36,11 +36,20 @@ def pace_of_the_drawing(here: Lab, takes: over_time.Lengths) -> None:
     text += f"{_share(f'{tflop_s:,.0f} TFLOP/s', sms)} = **{products:.2f} µs**, at {peak}\n"
     text += f"- the softmax: {over_time.QUERIES} × {keys} exponentials, {over_time.EXPONENTIALS} a clock at "
     text += f"{mhz / 1e3:.2f} GHz = **{takes.softmax:.2f} µs**\n\n"
-    if copies > products:
-        text += "So the softmax is out of the way, and the tensor cores wait for *copies*: the gaps of the "
-        text += "upper half. More queries a block would need fewer bytes for each product."
+    if products >= max(copies, takes.softmax):
+        barely = ", if only just" if _FAR * copies > products else ""
+        text += f"Products take the longest{barely}, so the drawing's tensor cores set the pace"
+        if 2 * copies > products:
+            text += f". A block of {over_time.QUERIES // 2} queries would wait for copies: as many bytes for "
+            text += "half of the products (rung 12)"
+        text += "."
+    elif copies > takes.softmax:
+        text += (
+            "Copies take the longest, so the tensor cores wait for them, unless L2 can give more than was "
+        )
+        text += "measured. More queries a block would need fewer bytes for each product."
     else:
-        text += "So the tensor cores set the pace."
+        text += "The softmax takes the longest, so the tensor cores wait for it."
     display.say(text)
 
 
@@ -69,16 +78,22 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
     tiles = max(1, round(_TOKENS / keys / 2))  # a causal prompt's blocks see half of the keys on average
     drawn, got = _busy(takes, tiles), 100 * float(rows.loc[over_time.RUNG, "roof_fraction"])
     text = f"**Test**: with {_TOKENS:,} tokens a block has {tiles} tiles on average. By the arithmetic the "
-    text += f"tensor cores are then busy {drawn:.0f}% of the time: {drawn:.0f}% of their roof. Measured: "
+    text += f"tensor cores are then busy {drawn:.0f}% of the time: at most {drawn:.0f}% of their roof, as "
+    text += "masked products count in no rate. Measured: "
     text += f"{rows.loc[over_time.RUNG, 'tflop_s']:,.0f} TFLOP/s, {got:.0f}% of it. "
     if drawn < _FAR * got:
         display.say(text + "The drawing explains what was measured.")
         return
-    text += "So the drawing leaves something out: perhaps that a copier waits until its tile has arrived "
+    needs = rows.loc[over_time.RUNG, "tflop_s"] / over_time.QUERIES * 1e3
+    most = over_time.rates(here)[0]
+    text += "So the drawing leaves something out. "
+    if needs * _FAR < most:
+        text += f"L2's rate it is not: these copies take {needs:,.0f} of {most:,.0f} GB/s. "
+    text += "Perhaps that a copier waits until its tile has arrived "
     text += "before it asks for the next, and that blocks start and end."
     if "11_tma" in rows.index:
         later = 100 * float(rows.loc["11_tma", "roof_fraction"])
-        text += f" Rung 11, next, changes both and reaches {later:.0f}%."
+        text += f" Rung 11, next, changes both, and two things more: it reaches {later:.0f}%."
     display.say(text)
 
 
@@ -106,7 +121,23 @@ def roles_at_work(here: Lab) -> diagram.Drawing:
     return diagram.warp_roles(roles.lengths(*over_time.rates(here)))
 
 
-def why_held_back() -> None:
+def _worth_of_holding(here: Lab, found: roles.Roles) -> str:
+    """What holding P back saves by the drawing's arithmetic, with its copies and with tiles always there."""
+    takes, tiles = roles.lengths(*over_time.rates(here)), 128
+    saved = []
+    for each in (takes, takes._replace(copy=takes.product / 100)):
+        held, at_once = (
+            roles.busy(roles.simulate(found._replace(before=part), tiles, each))[0]
+            for part in (found.before, 0.0)
+        )
+        saved.append(1 - held / at_once)
+    here_too = f"{saved[0]:.0%} of the time" if saved[0] > 0.005 else "nothing"
+    text = f"By the drawing's arithmetic, with {tiles} tiles and products under way together sharing the "
+    text += f"tensor cores evenly: {here_too} with the copies drawn, {saved[1]:.0%} if every tile were there "
+    return text + "in time."
+
+
+def why_held_back(here: Lab) -> None:
     """Say when rung 12 hands its weights over, and where its queries are, by its source."""
     found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
     share = columns.share_of(roles.RUNG, roles.WIDTH)
@@ -115,8 +146,9 @@ def why_held_back() -> None:
     text = f"""\
 **Why until {until}, and not until the scores are done?** Presumably because warpgroups 1 and 2 need \
 a moment to see the signal and rescale; the last scores keep the tensor cores busy meanwhile. Other \
-shares are not recorded. The drawing cannot show what holding back is worth: in it products take the tensor \
-cores one after the other, as they are started."""
+shares are not recorded.
+
+**What is holding back worth?** Not recorded. {_worth_of_holding(here, found)}"""
     if kept:
         whole = share.queries * roles.WIDTH // 2 // share.threads
         columns_left = roles.WIDTH * (whole - kept[0]) // whole
@@ -137,7 +169,10 @@ def roles_tested(here: Lab, every: Rows) -> None:
     text = f"By rung 9's two divisions a tile's two copies, {size:.0f} KiB shared by {found.cluster} blocks, "
     text += f"take {copies:.2f} µs, and its two products, 4 × {tile} × {tile} × {roles.WIDTH} FLOPs, "
     text += f"{products:.2f}"
-    text += ": copies still set the pace." if copies > products else ": the tensor cores set the pace."
+    if 1 / _FAR < copies / products < _FAR:
+        text += ": about as long, so either may set the pace."
+    else:
+        text += ": at that rate copies set the pace." if copies > products else ": tensor cores set the pace."
     rows = every[
         every["impl"].eq(roles.RUNG) & every["head_dim"].eq(roles.WIDTH) & every["heads"].eq(study.HEADS)
     ]
@@ -153,15 +188,19 @@ def roles_tested(here: Lab, every: Rows) -> None:
         roles.busy(roles.simulate(found._replace(cluster=blocks), tiles, takes))[1]
         for blocks in (found.cluster, 1)
     )
-    got = float(best["roof_fraction"])
+    got, most = float(best["roof_fraction"]), over_time.rates(here)[0]
+    needs = best["tflop_s"] / roles.ROWS_OF_A_TILE * 1e3
     text += f"\n\n**Test**: with {best['seq']:,} tokens, about {tiles} tiles for each block of queries, the "
     text += f"tensor cores would be busy {shared:.0%} of the time, or {alone:.0%} if each block copied for "
     text += f"itself. Measured: {best['tflop_s']:,.0f} TFLOP/s, {got:.0%} of their roof. "
     if got > shared:
         text += "That is more than the drawing allows: something in it is too slow."
-    elif got > alone:
-        text += "That is less than the drawing's best case, and more than copies of its own would allow: "
-        text += "sharing them is necessary."
+    elif needs > most:
+        text += (
+            f"Without sharing that would take {needs:,.0f} GB/s of copies, {needs / most - 1:.0%} more than "
+        )
+        text += "any reads or copies recorded here: so sharing very likely is necessary. What keeps the rung "
+        text += f"from {shared:.0%} is not known."
     else:
         text += "That is less than even copies of its own would allow, so something else limits it."
     display.say(text)

@@ -66,7 +66,7 @@ def worth(every: Rows, gpu: str, first: str, second: str) -> None:
     if len(gain) > 1:
         most = gain.loc[gain["gain"].idxmax()]
         text += f"{gain['gain'].median():.2f} times the speed of rung {before} at the median of {len(gain)} "
-        text += f"shapes, from {gain['gain'].min():.2f} to {most['gain']:.2f}, the most {_shape(most)}"
+        text += f"shapes, from {gain['gain'].min():.2f} to {most['gain']:.2f}"
         least = gain.loc[gain["gain"].idxmin()]
         if most["gain"] < 1:
             text += "; it is slower on each"
@@ -112,10 +112,8 @@ def worth_of_slices(every: Rows, gpu: str, width: int) -> None:
         )
         text += f"{rates} times its speed. "
         if most < 1:
-            text += (
-                "So it is slower on each, because its warps trade scores through shared memory: it is for "
-            )
-            text += "heads too wide for the rungs before it."
+            text += "So it is slower on each, presumably because its warps trade scores through shared "
+            text += "memory: it is for heads too wide for the rungs before it."
     display.say(text.strip())
 
 

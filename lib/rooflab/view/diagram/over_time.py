@@ -16,6 +16,7 @@ import pandas as pd
 from rooflab.errors import UsageError
 from rooflab.hardware import device
 from rooflab.ops import Rung, attention
+from rooflab.ops.attention_tiles import Prompt, tile_of
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing, single
 
@@ -156,26 +157,63 @@ def of_lab(lab: Any) -> Lengths:
     return lengths(*rates(lab))
 
 
-def rates(lab: Any) -> tuple[float, float, int, float]:
-    """GB/s, TFLOP/s, SMs and MHz of a lab's device: warm reads are what L2 gives, the roof of FP16 products
-    the tensor cores'; what was not measured there is of its datasheet, or REFERENCE's where that is unknown.
-    """
+class Copied(NamedTuple):
+    """A rung's copies: GB/s that they take at least, by its rate (TFLOP/s) and the queries of its blocks."""
+
+    gb_s: float
+    impl: str
+    width: int
+    tflop_s: float
+    queries: int
+
+
+def read(lab: Any) -> float:
+    """GB/s of reads that L2 gives, as far as measured; or of the datasheet's DRAM."""
     rows = lab.store.read("bandwidth")
     warm = rows[(rows["operator"] == "read") & (rows["cache"] == "warm")]["gb_s"].max()
-    spec, run, roofs = lab.spec or device.get(REFERENCE), lab.run, lab.roof
-    gb_s = spec.dram_gb_s if pd.isna(warm) else float(warm)
+    return (lab.spec or device.get(REFERENCE)).dram_gb_s if pd.isna(warm) else float(warm)
+
+
+def copied(lab: Any) -> Copied | None:
+    """The most that a recorded rung's copies take, of those whose blocks copy for themselves and have all
+    columns: a block does as many FLOPs for each byte of keys and values as it has queries.
+    """
+    rows = lab.store.read("attention")
+    rows = rows[rows["impl"].isin(set(attention.HOPPER) - {"10_paired_warpgroups", "12_warp_specialised"})]
+    rows = rows[rows["operator"].eq("attention") & rows["format"].eq("fp16") & rows["window"].isna()]
+    rows = rows[rows["options"].fillna("").eq("")].dropna(subset=["tflop_s"])
+    ladder, found = {each.name: each for each in attention.LADDERS["attention"]}, []
+    for row in rows.to_dict("records"):
+        heads, seq = (row["heads"], row["kv_heads"]), row["seq"]
+        prompt = Prompt(seq, seq, 0, *heads, bool(row["causal"]), None)
+        asked = {"group": heads[0] // heads[1], "prompt": prompt, "sms": int(lab.run["sms"])}
+        queries = 64 * tile_of(ladder[row["impl"]], row["head_dim"], "90", **asked).get("GROUPS", 2)
+        rate = row["tflop_s"] / queries * 1e3
+        found.append(Copied(rate, row["impl"], row["head_dim"], row["tflop_s"], queries))
+    return max(found, default=None)
+
+
+def rates(lab: Any) -> tuple[float, float, int, float]:
+    """GB/s, TFLOP/s, SMs and MHz of a lab's device: the most that copies or reads are known to reach, the
+    roof of FP16 products; what was not measured there is of its datasheet, or REFERENCE's where unknown.
+    """
+    spec, roofs, most = lab.spec or device.get(REFERENCE), lab.roof, copied(lab)
+    gb_s = max(read(lab), most.gb_s if most else 0.0)
     peak = roofs["fp16_tensor"].value if "fp16_tensor" in roofs else spec.fp16_tensor
-    return gb_s, peak, int(run["sms"]), float(spec.boost_mhz)
+    return gb_s, peak, int(lab.run["sms"]), float(spec.boost_mhz)
 
 
 def sources(lab: Any) -> tuple[str, str]:
     """In words, what the two rates of `rates` are."""
-    rows = lab.store.read("bandwidth")
+    rows, most, reads = lab.store.read("bandwidth"), copied(lab), read(lab)
     warm = rows[(rows["operator"] == "read") & (rows["cache"] == "warm")]["gb_s"].notna().any()
-    return (
-        "the rate of reads from L2" if warm else "the datasheet's rate of DRAM",
-        "the FP16 matrix roof" if "fp16_tensor" in lab.roof else "the datasheet's FP16 peak",
-    )
+    kernel = "the rate of reads from L2" if warm else "the datasheet's rate of DRAM"
+    if most and most.gb_s > reads:
+        kernel = f"the highest rate of copies that a rung needs: with {most.queries} queries a block does "
+        kernel += f"{most.queries} FLOPs for each byte, so the {most.tflop_s:,.0f} TFLOP/s of {most.impl}, "
+        kernel += f"{most.width} wide, take {most.gb_s:,.0f} GB/s"
+        kernel += f" (a kernel that only reads L2 reached {reads:,.0f})" if warm else ""
+    return kernel, "the FP16 matrix roof" if "fp16_tensor" in lab.roof else "the datasheet's FP16 peak"
 
 
 def pipeline(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing:
@@ -252,7 +290,7 @@ def ring(takes: Lengths, tiles: int = 4, most: int = 4, text: str | None = None)
         for slot in range(slots):
             item, state = _state(run, slot, slots, moment)
             name = "" if item is None else f"{'KV'[item % 2]}{item // 2}"
-            fill = {"empty": NONE, "arriving": GREY, "full": SKY, "read": AMBER}[state]
+            fill = {"empty": NONE, "arriving": GREY, "full": SKY, "read": BLUE}[state]
             x, middle = slot * wide, slot * wide + (wide - 6) / 2
             canvas.cell(x, 38, wide - 6, 34, name, fill, 15)
             canvas.text(middle, 86, state, svg.SMALL, "middle")

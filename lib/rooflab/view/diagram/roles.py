@@ -20,6 +20,7 @@ from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawi
 
 RUNG, WIDTH = "12_warp_specialised", 512
 ROWS_OF_A_TILE = 64  # queries of a block, and keys of a tile
+_SLICES = 16  # of a product: two that are under way take turns by them
 ROWS = ("copies", "warpgroup 0", "warpgroups 1, 2")
 
 Key = tuple[str, int]  # what has happened, and to which item of the ring or tile
@@ -40,9 +41,10 @@ class Roles(NamedTuple):
 
 @dataclass
 class Run:
-    """What happened: bars, and when each event came (us)."""
+    """What happened: bars, when each event came, and how long tensor cores multiplied (us)."""
 
     bars: list[Bar] = field(default_factory=list)
+    multiplied: float = 0.0
     events: dict[Key, float] = field(default_factory=dict)
 
 
@@ -95,8 +97,9 @@ def roles_of(text: str) -> Roles:
 def simulate(roles: Roles, tiles: int, takes: Lengths) -> Run:
     """Run both roles beside each other, each step as soon as what it waits for has happened. Through the ring
     go keys 0, queries, keys 1, values 0, keys 2, values 1 and so on; `takes.copy` is of a tile that a block
-    copies alone. UsageError where all wait.
+    copies alone. Products under way at once share the tensor cores evenly. UsageError where all wait.
     """
+    started: list[Role] = []
     run, free = Run(), {"copies": 0.0, "tensor cores": 0.0}
     names = ["K0", "Q", *(name for t in range(1, tiles) for name in (f"K{t}", f"V{t - 1}")), f"V{tiles - 1}"]
 
@@ -105,24 +108,34 @@ def simulate(roles: Roles, tiles: int, takes: Lengths) -> Run:
         free[unit] = start + lasts
         return start, start + lasts
 
+    def product(row: str, what: str, t: int, now: float) -> Role:
+        begin = now = yield now
+        for k in range(_SLICES):
+            start, end = take("tensor cores", now, takes.product / _SLICES)
+            begin = begin if k else start
+            if k == round(roles.before * _SLICES):
+                run.events[f"most of {what}", t] = start
+            now = yield end
+        run.events[what, t] = now
+        run.bars.append(Bar(row, what, t, begin, now))
+        run.multiplied += takes.product
+
     def scores() -> Role:
         now = yield ("full", 1)
         run.events["empty", 1] = now
         for t in range(tiles):
-            item, most, done = names.index(f"K{t}"), now, now
+            item = names.index(f"K{t}")
             for step in roles.scores:
                 if step == "wait for K":
                     now = yield ("full", item)
                 elif step == "start QK":
-                    start, done = take("tensor cores", now, takes.product)
-                    most = start + roles.before * takes.product
-                    run.bars.append(Bar(ROWS[1], "QK", t, start, done))
+                    started.append(product(ROWS[1], "QK", t, now))
                 elif step == "wait for most of QK" and t:
-                    now = yield most
+                    now = yield ("most of QK", t)
                 elif step == "hand over" and t:
                     run.events["P", t - 1] = now
                 elif step == "wait for QK":
-                    now = yield done
+                    now = yield ("QK", t)
                 elif step == "release K":
                     run.events["empty", item] = now
                 elif step == "wait for a buffer" and t > 1:
@@ -135,7 +148,7 @@ def simulate(roles: Roles, tiles: int, takes: Lengths) -> Run:
     def adds() -> Role:
         now, copied = 0.0, 0
         for t in range(tiles):
-            item, done = names.index(f"V{t}"), now
+            item = names.index(f"V{t}")
             for step in roles.adds:
                 if step.startswith("copy"):
                     for each in range(copied, min(item + int(step[-1]) + 1, len(names))):
@@ -151,24 +164,27 @@ def simulate(roles: Roles, tiles: int, takes: Lengths) -> Run:
                 elif step == "wait for V":
                     now = yield ("full", item)
                 elif step == "start PV":
-                    start, done = take("tensor cores", now, takes.product)
-                    run.bars.append(Bar(ROWS[2], "PV", t, start, done))
+                    started.append(product(ROWS[2], "PV", t, now))
                 elif step == "wait for PV":
-                    now = yield done
+                    now = yield ("PV", t)
                 elif step == "release V":
                     run.events["empty", item] = now
                 elif step == "release P":
                     run.events["P read", t] = now
 
-    _take_turns([scores(), adds()], run)
+    started += [scores(), adds()]
+    _take_turns(started, run)
     return run
 
 
-def _take_turns(roles: list[Role], run: Run) -> None:
-    """Go on with the role whose next step is the earliest, until all are done."""
-    now = {role: 0.0 for role in roles}
-    waits = {role: next(role) for role in roles}
-    while waits:
+def _take_turns(started: list[Role], run: Run) -> None:
+    """Go on with the role whose next step is the earliest, until all are done; they may start others."""
+    now: dict[Role, float] = {}
+    waits: dict[Role, Key | float] = {}
+    while waits or started:
+        while started:
+            role = started.pop(0)
+            now[role], waits[role] = 0.0, next(role)
         ready = {
             role: max(now[role], run.events[wait] if isinstance(wait, tuple) else wait)
             for role, wait in waits.items()
@@ -197,13 +213,18 @@ def lengths(gb_s: float, tflop_s: float, sms: int, mhz: float) -> Lengths:
 def busy(run: Run) -> tuple[float, float]:
     """Microseconds that a run takes, and the share of these in which tensor cores multiply."""
     end = max(bar.end for bar in run.bars)
-    return end, sum(bar.end - bar.start for bar in run.bars if bar.what in ("QK", "PV")) / end
+    return end, run.multiplied / end
 
 
 def warp_roles(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing:
     """Who does what over time in a block of the rung, and below if its cluster did not share copies."""
     roles = roles_of(rung().path.read_text(encoding="utf-8") if text is None else text)
-    runs = [(f"{roles.cluster} blocks share the copies of K and V", simulate(roles, tiles, takes))]
+    runs = [
+        (
+            f"{roles.cluster} blocks share the copies of K and V",
+            simulate(roles, tiles, takes),
+        )
+    ]
     runs += [("Each block copies for itself", simulate(roles._replace(cluster=1), tiles, takes))]
     last, canvas, left = max(busy(run)[0] for _, run in runs), Canvas(), 108.0
     unit, y, said = (svg.WIDTH - left - 4) / last, 0.0, []

@@ -94,7 +94,10 @@ def yardsticks() -> None:
             "every other error of an output; a row is a query's output in a head",
         ),
         ("error ÷ the gate's limit", "planted faults; above 1 a kernel is wrong"),
-        ("‰ of the RMS, the typical output", "the source's allowances, its nine shapes, large scores"),
+        (
+            "‰ of the RMS, the typical output",
+            "tests of the source, SharpInference, where this course's kernels began; large scores",
+        ),
     ]
     table = pd.DataFrame(rows, columns=["unit", "use"])
     display.table(table, {"unit": "Yardstick", "use": "Used for"}, {}, "Three yardsticks")

@@ -30,7 +30,15 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     why = "as in the example; the largest is a guess, no bound"
     rows += [("weights to FP16", "typical: a typical output; largest: the row's largest", typical, HALF, why)]
     why = "typically as one rounding's; the largest where two outliers meet"
-    rows += [("scores, added up in FP16 (rung 3)", "1: it is added to the score", typical, sums, why)]
+    rows += [
+        (
+            "scores, added up in FP16 (rung 3)",
+            "1, not the score: weights depend on its absolute error",
+            typical,
+            sums,
+            why,
+        )
+    ]
     rows += [("anything, to FP32", "the number itself", 2.0**-24, 2.0**-24, "FP32 keeps 24 bits")]
     guess = pd.DataFrame(rows, columns=["what", "of", "typical", "largest", "why"])
     guess[["typical", "largest"]] *= 1e3

@@ -230,7 +230,7 @@ def _judged_loud(error: float, median: float) -> str:
         f"times as much, by {1e3 * packed:.0f} ‰ of the RMS. No limit is recorded for these inputs. Twice "
     )
     text += f"the plain computation's error, the gate's rule, is {2e3 * packed:.0f} ‰: the rung's "
-    return text + f"{1e3 * error:.0f} ‰ {'keep' if error <= 2 * packed else 'exceed'} that."
+    return text + f"{1e3 * error:.0f} ‰ {'is within' if error <= 2 * packed else 'exceeds'} that."
 
 
 def words_changed(answers: Any, rungs: list[Any]) -> Rows:

@@ -276,10 +276,10 @@ def test_06c_names_who_errs_by_more_than_rounding_costs(h200):
     found = answers(h200, "tolerance")
     over, page = lesson_06c_shapes.over_rounding(found), said("06c_trust.ipynb")
     rest = over.drop("3_half2")
-    assert rest.max() < 2 and f"**All kernels but 3_half2 err by at most {rest.max():.1f} times" in page
+    assert rest.max() < 2 and f"**All kernels but 3_half2 err by at most {rest.max():.2f} times" in page
     worse = found.assign(worst_rms=found["worst_rms"] * found["impl"].eq("4_mma").map({True: 9, False: 1}))
     worse_over = lesson_06c_shapes.over_rounding(worse).drop("3_half2")
-    assert f"at most {worse_over.max():.1f} times" in lesson_06c_shapes._off_by(worse_over)
+    assert f"at most {worse_over.max():.2f} times" in lesson_06c_shapes._off_by(worse_over)
     assert "3_half2 and 4_mma" in lesson_06c_shapes._allowed(worse, OWN)
     assert "**Verdict on the estimates**: they hold" in page
 
@@ -297,7 +297,9 @@ def test_06c_shows_where_fp16_sums_are_declared_and_names_those_that_are_out():
 def test_06c_explains_how_far_a_nan_spreads(h200):
     edges = answers(h200, "edges").set_index("impl")
     spread = edges.loc[edges["NaN in v spread"] > 0, "NaN in v spread"]
-    assert "all 140 earlier queries" in lesson_06c._how_far(spread)
+    told = lesson_06c._how_far(spread)
+    assert told.startswith("11_tma and torch.sdpa_math spread") and "all 140 earlier queries" in told
+    assert "rungs 4 to 10, 13 to 17) that is key 128: 12 of the 140 earlier queries" in told
     assert "earlier" not in lesson_06c._how_far(spread * 0.8), "a share that tiles do not explain"
 
 

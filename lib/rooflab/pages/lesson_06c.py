@@ -11,7 +11,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_06c_faults import nearness as nearness
 from rooflab.pages.lesson_06c_faults import planted_faults as planted_faults
-from rooflab.pages.lesson_06c_limits import all_but, errors_chart
+from rooflab.pages.lesson_06c_limits import all_but, all_of, errors_chart
 from rooflab.pages.lesson_06c_limits import beside_torch as beside_torch
 from rooflab.pages.lesson_06c_limits import in_bf16 as in_bf16
 from rooflab.pages.lesson_06c_limits import kept as kept
@@ -21,6 +21,7 @@ from rooflab.pages.lesson_06c_limits import rounding_held as rounding_held
 from rooflab.pages.lesson_06c_memory import memory as memory
 from rooflab.pages.lesson_06c_rounding import largest_score as largest_score
 from rooflab.pages.lesson_06c_rounding import loud_simulated
+from rooflab.pages.lesson_06c_rounding import one_output as one_output
 from rooflab.pages.lesson_06c_rounding import one_sum as one_sum
 from rooflab.pages.lesson_06c_rounding import rounding_errors as rounding_errors
 from rooflab.pages.lesson_06c_rounding import scores_tested as scores_tested
@@ -88,9 +89,15 @@ def tested(some: Rows, rungs: list[Any]) -> None:
 def yardsticks() -> None:
     """Show the units in which the page gives errors, each with what it is used for."""
     rows = [
-        ("‰ of a row's largest output", "every error but these; a row is a query's output in a head"),
+        (
+            "‰ of a row's largest output",
+            "every other error of an output; a row is a query's output in a head",
+        ),
         ("error ÷ the gate's limit", "planted faults; above 1 a kernel is wrong"),
-        ("‰ of the RMS, the typical output", "the source's allowances, which are in it"),
+        (
+            "‰ of the RMS, the typical output",
+            "tests of the source, SharpInference, where this course's kernels began; large scores",
+        ),
     ]
     table = pd.DataFrame(rows, columns=["unit", "use"])
     display.table(table, {"unit": "Yardstick", "use": "Used for"}, {}, "Three yardsticks")
@@ -126,8 +133,11 @@ def every_extreme(edges: Rows) -> None:
     names |= {"other bits": f"Other bits in {asks.REPEATS} calls"}
     shares = [name for name in names if name.startswith(("NaN", "blind"))]
     forms = {"loud": "{:.1f}", "other bits": "{:.0f}"} | dict.fromkeys(shares, "{:.0%}")
-    meant = "Shares of outputs. *Hidden*: no NaN where one belongs. *Spread*: NaN where none belongs. Blank: "
-    meant += "not possible with this kernel."
+    meant = (
+        "Shares are of outputs, one for each query and head. *Hidden*: of those that see the NaN, how many "
+    )
+    meant += "are not NaN. *Spread*: of the queries before the NaN, which do not see it, how many are NaN. "
+    meant += "Blank: not possible with this kernel."
     table = edges.assign(loud=1e3 * edges["loud worst_rms"])
     far = _how_far(edges.set_index("impl")["NaN in v spread"].loc[lambda share: share > 0])
     display.fold_parts("Every kernel on extreme inputs", [f"{meant} {far}".strip(), (table, names, forms)])
@@ -150,7 +160,7 @@ def _on_loud(loud: Rows) -> str:
     if not loud.max() > 3 * loud.median():
         return f"No rung errs by more than {loud.max() / loud.median():.1f} times the median rung's error."
     text = f"{worst} errs by {loud.max() / loud.median():.0f} times as much as the median rung"
-    return text + (_judged_loud(float(loud.max() / loud.median())) if worst == "3_half2" else ".")
+    return text + (_judged_loud(float(loud.max()), float(loud.median())) if worst == "3_half2" else ".")
 
 
 def nan_spreads(edges: Rows) -> None:
@@ -178,35 +188,49 @@ def nan_spreads(edges: Rows) -> None:
 
 
 def _how_far(spread: Rows) -> str:
-    """Why a kernel spreads a NaN further than others do: by the first key of the tile that holds it."""
-    if spread.empty or not spread.max() > 3 * spread.median():
+    """Which kernels spread a NaN further than others do, and why: by the first key of the tile that holds it,
+    where that accounts for the shares.
+    """
+    far = spread[spread > 3 * spread.median()] if len(spread) else spread
+    if far.empty:
         return ""
-    most, usual = str(spread.idxmax()), float(spread.median())
-    text = f"{most} spreads a NaN in a value to {spread.max():.0%} of the outputs, "
-    text += f"the others to about {usual:.0%}. "
-    case = next((each for each in asks.edges() if each.impl == most and each.kind == "own"), None)
-    keys = study.own_rung(case)[1].get("KEYS", 0) if case else 0
-    if not case or not keys:
+    text = f"{listed(far.index)} {'spreads' if len(far) == 1 else 'spread'} a NaN in a value to "
+    text += f"{spread.max():.0%} of these, others to about {spread.median():.0%}. "
+    own = {case.impl: case for case in asks.edges() if case.kind == "own" and case.impl in spread.index}
+    tiles = {name: study.own_rung(case)[1].get("KEYS", 0) for name, case in own.items()}
+    case = next(iter(own.values()), None)
+    if case is None:
         return text
     place, share = case.seq - 10, 1 / case.kv_heads
-    first = place // keys * keys
-    if abs((place - first) / place * share - spread.max()) > 0.01:
+    tiles = {n: k for n, k in tiles.items() if k and abs(place % k / place * share - spread[n]) < 0.01}
+    if not set(tiles) & set(far.index):
         return text
-    read = f"all {place}" if not first else f"{place - first} of the {place}"
-    return text + (
-        f"Its tiles of {keys} keys explain that: the tile with the NaN, at key {place}, begins at key "
-        f"{first}, so {read} earlier queries read it, with one of {case.kv_heads} heads of keys. In smaller "
-        "tiles it begins later, and fewer read it. "
+    text += (
+        f"The NaN is at key {place}, in one of {case.kv_heads} heads of keys, and queries from its tile's "
     )
+    text += "first key on read it. "
+    for first in sorted({place - place % keys for keys in tiles.values()}):
+        group = [name for name, keys in tiles.items() if place - place % keys == first]
+        sizes = listed(sorted({tiles[name] for name in group}))
+        count = "all" if not first else f"{place - first} of the"
+        text += f"In tiles of {sizes} keys ({all_of(group)}) that is key {first}: {count} {place} earlier "
+        text += "queries. "
+    if "torch.sdpa_math" in far.index:
+        text += "torch.sdpa_math has no tiles: it multiplies whole rows of weights. "
+    return f"{text}Rungs 15 to 17 choose their tile by the prompt, and this one has only {case.seq} tokens."
 
 
-def _judged_loud(share: float) -> str:
-    """What a simulation on the CPU says of rung 3's error on loud inputs, `share` times the median rung's."""
+def _judged_loud(error: float, median: float) -> str:
+    """What a simulation on the CPU says of rung 3's error on loud inputs, beside the median rung's."""
     packed, plain = loud_simulated()
     text = ": **too coarse for scores that large; take another rung there.** Its FP16 sums "
-    text += "can explain that" if share <= 2 * packed / plain else "alone do not explain that"
+    text += "can explain that" if error / median <= 2 * packed / plain else "alone do not explain that"
     text += f": on other loud inputs, on the CPU, they make a plain computation err by {packed / plain:.0f} "
-    return text + "times as much. No limit is recorded for these inputs, so the gate gives no verdict."
+    text += (
+        f"times as much, by {1e3 * packed:.0f} ‰ of the RMS. No limit is recorded for these inputs. Twice "
+    )
+    text += f"the plain computation's error, the gate's rule, is {2e3 * packed:.0f} ‰: the rung's "
+    return text + f"{1e3 * error:.0f} ‰ {'is within' if error <= 2 * packed else 'exceeds'} that."
 
 
 def words_changed(answers: Any, rungs: list[Any]) -> Rows:
@@ -241,17 +265,20 @@ def words_changed_explained(words: Rows) -> None:
         text = f"**Clear choices change with {listed(apart['impl'])}**: of {count} some change though their "
         text += "logits are apart. "
     elif len(changed):
-        text = f"**No clear choice changes**: of {count} {all_but(changed['impl'], words['impl'])} change "
-        text += "none, and the others only between two words with nearly equal logits ("
+        text = f"**No clear choice changes**: of {count} {len(words) - len(changed)} of {len(words)} kernels "
         pairs = zip(changed["impl"], changed["changed"], strict=True)
-        text += "; ".join(f"{who}: {times:.0f}" for who, times in pairs) + "). "
+        text += "change none; " + listed(f"{who} changes {times:.0f}" for who, times in pairs)
+        text += ", between two words with nearly equal logits. "
     else:
         text = f"**No choice changes**: of {count} none is changed by any kernel. "
     text = text.rstrip()
     usual = words["head_dim"].mode().iloc[0]
     for width, other in words[words["head_dim"] != usual].groupby("head_dim"):
-        text += f" {listed(other['impl'])} ran in another decoder, whose heads are {width} wide instead of "
-        text += f"{usual}; no other kernel was asked there"
+        same = len(changed) and set(other["impl"]) == set(changed["impl"])
+        text += (
+            f" {'These' if same else listed(other['impl'])} ran in another decoder, with heads {width} wide "
+        )
+        text += f"instead of {usual}; no other kernel was asked there"
         text += (
             ", so whether the kernels or the decoder make words change is not known."
             if (other["changed"].any())
@@ -262,11 +289,12 @@ def words_changed_explained(words: Rows) -> None:
 
 def takeaway(edges: Rows, loud: Rows) -> None:
     """What to take away, computed."""
-    text = "- Compare an error with that of a plain computation in the same number format: twice that is the "
-    text += (
-        "gate's limit.\n- Allow what the arithmetic needs. A tolerance wide enough for every kernel hides "
+    text = (
+        "- Compare an error with that of a plain computation with the same roundings. The gate's limit is "
+        "twice that, and at least a step of the number format.\n"
+        "- Allow what the arithmetic needs. A tolerance wide enough for every kernel hides faults in "
+        "the exact ones.\n"
     )
-    text += "faults in the exact ones.\n"
     text += f"- Test extreme inputs. On large scores {loud.idxmax()}'s error is "
     text += f"{loud.max() / loud.median():.0f} times the median rung's."
     if (edges["NaN in v spread"] > 0).any():

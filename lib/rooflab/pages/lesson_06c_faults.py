@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import functools
 import textwrap
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from rooflab import ops
+from rooflab.analysis import attention as analysis
 from rooflab.pages import Rows
-from rooflab.pages.lesson_06c_shapes import FP16_SUMS, Inputs, on_cpu
+from rooflab.pages.lesson_06c_limits import LEAST_LIMIT
+from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
+from rooflab.studies import attention_work
 from rooflab.view import display, plot
 from rooflab.words import listed
 
 KEYS = 32  # of a tile
+FP16_SUMS = "3_half2"  # the rung that adds up scores in FP16
 # What is planted, in the words of the table; the first is none.
 RIGHT = "none"
 FAULTS = {
@@ -26,6 +31,53 @@ FAULTS = {
     "key": "the first tile's last key is skipped",
     "mask": "a query also sees the key after its own",
 }
+
+
+class Inputs(NamedTuple):
+    """One of the source's shapes with random numbers of the CPU's: exact outputs, their RMS, what rounding
+    outputs alone costs in it, and the gate's limits in units of a row's largest output, for sums of scores in
+    FP32 and in FP16.
+    """
+
+    words: str
+    shape: study.Shape
+    q: Any
+    k: Any
+    v: Any
+    expected: Any
+    rms: float
+    least: float
+    limits: tuple[float, float]
+
+    def error(self, out: Any) -> float:
+        """The largest error of an output as the gate takes it: in units of its row's largest exact output."""
+        unit = abs(self.expected).max(axis=-1, keepdims=True)
+        return float((abs(out.astype(float) - self.expected) / unit).max())
+
+
+@functools.cache
+def on_cpu() -> tuple[Inputs, ...]:
+    """Every shape of the source's, computed here."""
+    found = []
+    for case in asks.tolerance():
+        if case.impl != FP16_SUMS:
+            continue
+        shape = study.shape_of(case)
+        with ops.on("cpu"):
+            q, k, v = attention_work.operands(shape)
+            expected = attention_work.exact(q, k, v, shape)
+            plain = [_half(attention_work.exact(q, k, v, shape, _half, packed)) for packed in (False, True)]
+        rms = float(np.sqrt((expected**2).mean()))
+        least = float(abs(expected.astype(np.float16) - expected).max()) / rms
+        given = Inputs(analysis.in_words(case), shape, q, k, v, expected, rms, least, (0.0, 0.0))
+        first, second = (max(2 * given.error(each), LEAST_LIMIT) for each in plain)
+        found.append(given._replace(limits=(first, second)))
+    return tuple(found)
+
+
+def _half(x: Any) -> Any:
+    """Numbers rounded to FP16."""
+    return x.astype(np.float16).astype(np.float32)
 
 
 def attention(given: Inputs, fault: str = RIGHT) -> Any:
@@ -71,8 +123,19 @@ def by_shape() -> pd.DataFrame:
         for fault in FAULTS:
             out = attention(given, fault)
             error, judged = float(abs(out - given.expected).max()) / given.rms, given.error(out)
-            lines.append((fault, given.words, error, *(judged / limit for limit in given.limits)))
-    return pd.DataFrame(lines, columns=["fault", "config", "error", "gate", "gate_sums"])
+            over = (error / given.least, *(judged / limit for limit in given.limits))
+            lines.append((fault, given.words, error, *over))
+    return pd.DataFrame(lines, columns=["fault", "config", "error", "over", "gate", "gate_sums"])
+
+
+def over_output_rounding() -> tuple[str, float, float]:
+    """The fault that the gate stops by least, and its error over what rounding the output costs, in RMS: the
+    least and the most of the shapes.
+    """
+    by = by_shape()
+    least = str(by[by["fault"] != RIGHT].groupby("fault")["gate"].max().idxmin())
+    over = by.loc[by["fault"] == least, "over"]
+    return least, float(over.min()), float(over.max())
 
 
 def errors() -> pd.DataFrame:
@@ -141,8 +204,8 @@ def _between(some: Rows | None, least: float) -> str:
     share = pd.Series(dtype=float) if some is None else (some["error"] / some["error_budget"]).dropna()
     if share.empty:
         return ""
-    text = f"Measured kernels come to {share.min():.2f} to {share.max():.2f} of the limit (first chart), "
-    text += f"the smallest fault to {least:.1f} times it or more: "
+    text = f"Measured kernels come to {share.min():.2f} to {share.max():.2f} of their limit at the first "
+    text += f"chart's prompt, the smallest fault on these shapes to {least:.1f} times its limit or more: "
     return text + f"a factor of 2 {'parts' if share.max() <= 1 < least else 'does not part'} them. "
 
 

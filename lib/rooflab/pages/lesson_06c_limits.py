@@ -142,7 +142,7 @@ def limits_explained(here: Lab, some: Rows, seq: int) -> None:
     brain = here.measure("attention", [c for c in cases if c.seq == seq]) if cases else pd.DataFrame()
     rest = by.drop("3_half2", errors="ignore")
     lines = [
-        ("rungs but 3_half2, and libraries", "outputs and weights, to FP16", rest.max()),
+        ("libraries, and all rungs but 3_half2", "outputs and weights, to FP16", rest.max()),
         ("3_half2", "these, and sums of scores, to FP16", by.get("3_half2", np.nan)),
         ("builds for bfloat16", "outputs and weights, to bfloat16", np.nan),
     ]
@@ -244,24 +244,21 @@ def _tiles_differ(own: Rows) -> str:
 
 
 def _same_tile(rows: Rows) -> str:
-    """What two Hopper rungs with tiles of one size, one with the late rescale and one without, tell of the
-    reason for different errors.
+    """What Hopper rungs with the late rescale tell of the reason for different errors, beside rung 9, which
+    has none.
     """
     old = rows[rows["impl"] == "9_wgmma"]
     for _, first in old.iterrows():
-        later = rows[rows["keys"].eq(first["keys"]) & rows["impl"].ne(first["impl"])]
-        if later.empty:
-            continue
-        second = later.iloc[0]
-        two = f"{1e3 * first['error']:.2f} and {1e3 * second['error']:.2f} ‰"
-        text = f" {first['impl']} and {second['impl']} have tiles of one size, and err by {two}"
-        if f"{first['error']:.3g}" == f"{second['error']:.3g}":
-            return f"{text}: alike, so here the late rescale changes nothing."
-        return (
-            f"{text}. So the tile is not what sets these two apart. The late rescale can: of what else "
-            "differs between them, packing and who copies, neither touches a row's numbers."
-        )
-    return " No two of them differ in one of these alone, so which it is is not recorded."
+        later = rows[rows["impl"].ne(first["impl"])]
+        alike = later["error"].map("{:.3g}".format) == f"{first['error']:.3g}"
+        text = ""
+        for is_alike, group in later.groupby(alike, sort=False):
+            ends = [f"{1e3 * end:.2f}" for end in (group["error"].min(), group["error"].max())]
+            err = f"{' to '.join(dict.fromkeys(ends))} ‰"
+            text += f" {listed(group['impl'])} err{'s' * (len(group) == 1)} "
+            text += f"as {first['impl']} does, by {1e3 * first['error']:.2f} ‰." if is_alike else f"by {err}."
+        return f"{text} Whether tiles or the late rescale set them apart is not recorded."
+    return " Whether tiles or the late rescale set them apart is not recorded."
 
 
 def in_bf16(here: Lab, seq: int) -> None:

@@ -30,6 +30,9 @@ def _memory_growth(memory: Rows, rungs: list[Any]) -> str:
     text = f"{growth:.0f} times the tokens take "
     same = ends.groupby("times", sort=False)
     text += "; ".join(f"{times} times the memory with {', '.join(group.index)}" for times, group in same)
+    worst, scores = str(ends["last"].idxmax()), memory.loc[memory["seq"].idxmax(), "scores bytes"] / 1e6
+    if ends["last"][worst] > scores:
+        text += f". {worst} takes {ends['last'][worst] / scores:.1f} times what all scores take in FP16"
     own = [n for n in ends.index if n in rungs]
     if own:
         out = 2 * memory["seq"].max() * study.HEADS * 128 / 1e6

@@ -24,22 +24,29 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     """Show what rounding costs, by what is rounded, for heads of `width` over `keys` keys; the largest error
     that is estimated for rungs 1, 4 and 3, over the number.
     """
-    one = f"{1e3 * HALF:.2f}"
+    one, typical, sums = f"{1e3 * HALF:.2f}", HALF / np.sqrt(3), _of_outliers(width)
     why = f"{one} at most; typically {one} ÷ √3, the RMS of errors spread evenly up to {one}"
-    rows = [("outputs rounded to FP16", "an output", HALF / np.sqrt(3), HALF, why)]
-    rows += [("weights rounded to FP16", "an output", HALF / np.sqrt(3), HALF, "as one weight's")]
+    rows = [("outputs to FP16", "the output itself", typical, HALF, why)]
+    why = "as in the example; the largest is a guess, no bound"
+    rows += [("weights to FP16", "typical: a typical output; largest: the row's largest", typical, HALF, why)]
     why = "typically as one rounding's; the largest where two outliers meet"
-    sums = _of_outliers(width)
-    rows += [("scores added up in FP16 (rung 3)", "a score, in thousandths", HALF / np.sqrt(3), sums, why)]
-    rows += [("scores, weights and sums in FP32", "each", 2.0**-24, 2.0**-24, "FP32 keeps 24 bits")]
+    rows += [
+        (
+            "scores, added up in FP16 (rung 3)",
+            "1, not the score: weights depend on its absolute error",
+            typical,
+            sums,
+            why,
+        )
+    ]
+    rows += [("anything, to FP32", "the number itself", 2.0**-24, 2.0**-24, "FP32 keeps 24 bits")]
     guess = pd.DataFrame(rows, columns=["what", "of", "typical", "largest", "why"])
     guess[["typical", "largest"]] *= 1e3
-    names = {"what": "Rounded", "of": "Error of", "typical": "Typical (‰)"}
-    names |= {"largest": "Largest, about (‰)"}
-    names |= {"why": "Because"}
+    names = {"what": "Rounded", "typical": "Typical error (‰)", "largest": "Largest, about (‰)"}
+    names |= {"of": "‰ of what", "why": "Because"}
     for name in ("typical", "largest"):
         guess[name] = [_two_digits(value) for value in guess[name]]
-    caption = f"What rounding leaves; heads of {width}, {keys:,} keys"
+    caption = f"What rounding leaves; heads of {width}, up to {keys:,} keys"
     display.table(guess, names, {}, caption)
     display.say(
         "**The estimate for a rung adds up the largest errors of its roundings.** Rung 1 rounds outputs: "
@@ -75,7 +82,8 @@ def largest_score(width: int = 128, scores: int = 1 << 16) -> None:
     apart, rounds = float(np.spacing(np.float16(_PRODUCT))), width // attention_work.SUMS
     off, meet = _of_outliers(width), scores * width / _OUTLIERS**2
     text = "**Two outliers.** A sum is off most where a product is large: where two outliers meet. In "
-    text += f"{scores:,} scores that happens about {scores:,} × {width} ÷ {_OUTLIERS}² = {meet:.0f} times. "
+    text += f"{scores:,} scores, as many as in the test, that happens about "
+    text += f"{scores:,} × {width} ÷ {_OUTLIERS}² = {meet:.0f} times. "
     text += "Each outlier is 4 times a normal number, so their product is 16 times that of two normal "
     text += f"numbers. The latter exceeds 4 once in {1 / _beyond(4.0):.0f} times: expect the largest product "
     text += f"at about 16 × 4 = {_PRODUCT:.0f}. From there on FP16 numbers lie {apart:g} apart, a rounding "
@@ -84,9 +92,11 @@ def largest_score(width: int = 128, scores: int = 1 << 16) -> None:
     text += (
         f"{2 * _PRODUCT:.0f} adds {2 * _PRODUCT / math.sqrt(width):.1f} to a score, and so multiplies the "
     )
-    text += f"key's weight by e^{2 * _PRODUCT / math.sqrt(width):.1f} = "
-    text += f"{math.exp(2 * _PRODUCT / math.sqrt(width)):,.0f}: that key has nearly all of the weight, or "
-    text += "none, and an error of its score hardly moves the output."
+    most = 2 * _PRODUCT / math.sqrt(width)
+    text += (
+        f"key's weight by e^{most:.1f}, about {round(math.exp(most), -3):,.0f}: that key has nearly all of "
+    )
+    text += "the weight, or none, and an error of its score hardly moves the output."
     display.fold_parts(
         f"Where the {1e3 * off:.1f} ‰ comes from: two outliers, two keys", [text, _two_keys(off)]
     )
@@ -110,6 +120,27 @@ def _two_keys(off: float) -> str:
         f"of its value from the output, {off:.4f} × 0.5 × (3 - 1). This example passes an error on as it is; "
         "other weights and values pass on less, or more."
     )
+
+
+def one_output(
+    scores: Sequence[float] = (0.0, -0.3, -0.7, -1.2), values: Sequence[float] = (0.9, -1.1, 1.4, 0.5)
+) -> None:
+    """Show an output of four keys whose weights are rounded to FP16, key by key, and what the errors come to
+    over the output.
+    """
+    weights = np.exp(np.array(scores))
+    rounded = weights.astype(np.float16).astype(float)
+    lines = ["weight     in FP16    off by     value   weight × value   off by × value"]
+    for weight, kept, value in zip(weights, rounded, values, strict=True):
+        off = f"{1e3 * (kept / weight - 1):+.2f} ‰"
+        lines.append(
+            f"{weight:.6f}   {kept:.6f}   {off:<8}   {value:+.1f}    {weight * value:+.6f}"
+            f"        {(kept - weight) * value:+.6f}"
+        )
+    whole, off = float(weights @ values), float((rounded - weights) @ values)
+    lines.append(f"{'together':<41}{whole:+.6f}        {off:+.6f}")
+    text = "\n".join(lines)
+    display.say(f"```text\n{text}\n```\n\nThe output is off by {1e3 * abs(off / whole):.2f} ‰ of itself.")
 
 
 def one_sum(numbers: Sequence[tuple[float, float]] = ((1.328125, 0.765625), (0.703125, 1.078125))) -> None:
@@ -143,7 +174,7 @@ def scores_tested(width: int = 128, tokens: int = 256) -> None:
     most = _of_outliers(width)
     display.say(
         f"**Test** on the CPU, {off.size:,} scores of such inputs: typically off by {typical:.5f}, estimated "
-        f"{HALF / np.sqrt(3):.5f}; the largest error is {largest:.4f}, estimated {most:.4f}. The "
+        f"{HALF / np.sqrt(3):.5f}; the largest error is {largest:.5f}, estimated {most:.5f}. The "
         f"largest product in that score is {product:.0f}"
         + ("." if largest <= most else ": larger than was assumed.")
     )

@@ -360,11 +360,11 @@ def test_work_that_grows_is_named_by_the_counters():
     assert "So the work" not in lesson_04c_measured._grown(most[:2].assign(**{"issue slots": 14.0}), 32)
     assert lesson_04c_measured._grown(most[:1], 32) == ""
     step = lesson_04c_measured.Step(16, 24, 1.16, 1.02)
-    assert "from 16 columns to 32: the tensor cores are busy for 17.0 µs after 8.8" in (
+    assert "32 columns instead of 16: the tensor cores are busy for 17.0 µs instead of 8.8" in (
         lesson_04c_measured._stepped(most, step)
     )
     assert lesson_04c_measured._stepped(most[:2], step) == lesson_04c_measured._stepped(most, None) == ""
-    assert "a column takes 1.20 µs" in lesson_04c_measured._by_column(most)
+    assert "`mma` a column takes 1.20 µs" in lesson_04c_measured._by_column(most)
     assert lesson_04c_measured._by_column(most[1:]) == ""
 
 

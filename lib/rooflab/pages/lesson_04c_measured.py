@@ -317,17 +317,18 @@ def _grown(most: Rows, free: int) -> str:
     if len(early) < 2:
         return ""
     a, b = early.iloc[0], early.iloc[-1]
+    last = int(b["batch"])
     units = [f"{_the(unit)} for {a[unit]:.1f} and {b[unit]:.1f}" for unit in _UNITS]
     grown = [unit for unit in _UNITS if b[unit] > 1.1 * a[unit]]
-    text = f"From {a['batch']:.0f} to {b['batch']:.0f} tokens the kernel's time goes from {a['us']:.1f} to "
+    text = f"From {int(a['batch'])} to {last} tokens the kernel's time goes from {a['us']:.1f} to "
     text += f"{b['us']:.1f} µs. Busy are {listed(units)}. "
     if grown:
         text += f"**So the work that grows is that of {listed(map(_the, grown))}"
         text += ", not memory's.** " if "memory" not in grown else ".** "
     busy = b[list(_UNITS)].astype(float)
     if busy.max() > 0.9 * b["us"]:
-        return f"{text}At {b['batch']:.0f} tokens one is busy nearly all the time, so it limits: {busy.idxmax()}."
-    text += f"At {b['batch']:.0f} tokens none is busy all the time"
+        return f"{text}At {last} tokens one is busy nearly all the time, so it limits: {busy.idxmax()}."
+    text += f"At {last} tokens none is busy all the time"
     if busy.sum() > b["us"]:
         text += f", but the three together for {busy.sum():.1f} µs: they overlap in part only, so work added "
         text += "to one of them can show in the time"
@@ -340,11 +341,13 @@ def _stepped(most: Rows, step: Step | None) -> str:
     if step is None or not {step.before, step.after} <= set(at.index):
         return ""
     a, b = at.loc[step.before], at.loc[step.after]
-    text = f"At the step from {step.before} to {step.after} tokens the instructions a weight go from "
-    text += f"{a['each']:.1f} to {b['each']:.1f}"
+    text = (
+        f"At the step from {step.before} to {step.after} tokens a weight takes {b['each']:.1f} instructions "
+    )
+    text += f"instead of {a['each']:.1f}"
     if a["columns"] != b["columns"]:
-        text += f", and the build from {a['columns']:.0f} columns to {b['columns']:.0f}: the tensor cores are busy for "
-        text += f"{b['tensor cores']:.1f} µs after {a['tensor cores']:.1f}"
+        text += f", and a build has {int(b['columns'])} columns instead of {int(a['columns'])}: the tensor "
+        text += f"cores are busy for {b['tensor cores']:.1f} µs instead of {a['tensor cores']:.1f}"
     return f"{text}."
 
 
@@ -355,12 +358,15 @@ def _by_column(most: Rows) -> str:
     if mma.empty or wgmma.empty or mma.min() < 1.2 * wgmma.max():
         return ""
     few, many = most.loc[mma.index[0]], most.loc[wgmma.index[0]]
-    return (
-        f"(At {counted(int(few['batch']), 'token')} {few['columns']:.0f} columns keep the tensor cores busy for "
-        f"{few['tensor cores']:.1f} µs, at {many['batch']:.0f} tokens {many['columns']:.0f} columns for "
-        f"{many['tensor cores']:.1f}: a column takes {mma.iloc[0]:.2f} µs of them by rung {few['rung']:.0f}'s "
-        f"`mma`, {wgmma.min():.2f} to {wgmma.max():.2f} by `wgmma`.)"
+    starts = f"{counted(int(few['batch']), 'token')} {int(few['columns'])} columns"
+    text = (
+        f"(At {starts} keep the tensor cores busy for {few['tensor cores']:.1f} µs, at {int(many['batch'])} "
     )
+    text += (
+        f"tokens {int(many['columns'])} columns for {many['tensor cores']:.1f}: by rung {int(few['rung'])}'s "
+    )
+    text += f"`mma` a column takes {mma.iloc[0]:.2f} µs of them, by `wgmma` {wgmma.min():.2f} to "
+    return text + f"{wgmma.max():.2f}.)"
 
 
 def _named(shape: Any) -> str:

@@ -196,9 +196,9 @@ def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free
     )
     said += "the kernel's time under it (dashed). Issue slots: the schedulers of an SM issue an instruction. "
     plot.show(fig, f"{said}Tensor cores multiply all columns of a build, empty ones too.")
-    display.say(
-        " ".join(line for line in (_grown(most, free), _stepped(most, step), _by_column(most)) if line)
-    )
+    for line in (_grown(most, free), _stepped(most, step), _by_column(most)):
+        if line:
+            display.say(line)
     names = {"shape": "n × k", "batch": "Tokens", "us": "Time (µs)", "dram_pct": "DRAM busy %"}
     names |= {"tensor_pct": "Tensor busy %", "slot_pct": "Slots used %", "each": "Instructions a weight"}
     names |= {"waits": "Waits most for"}
@@ -360,13 +360,13 @@ def _by_column(most: Rows) -> str:
     few, many = most.loc[mma.index[0]], most.loc[wgmma.index[0]]
     starts = f"{counted(int(few['batch']), 'token')} {int(few['columns'])} columns"
     text = (
-        f"(At {starts} keep the tensor cores busy for {few['tensor cores']:.1f} µs, at {int(many['batch'])} "
+        f"At {starts} keep the tensor cores busy for {few['tensor cores']:.1f} µs, at {int(many['batch'])} "
     )
     text += (
         f"tokens {int(many['columns'])} columns for {many['tensor cores']:.1f}: by rung {int(few['rung'])}'s "
     )
     text += f"`mma` a column takes {mma.iloc[0]:.2f} µs of them, by `wgmma` {wgmma.min():.2f} to "
-    return text + f"{wgmma.max():.2f}.)"
+    return text + f"{wgmma.max():.2f}."
 
 
 def _named(shape: Any) -> str:
@@ -385,7 +385,7 @@ def open_questions(here: Lab, drawn: Any, step: Step | None, most: Rows) -> None
         lines.append(f"{differ(here, drawn, step)} These were not timed one by one.")
     lines.append("Why scaling weights instead of sums pays above 16 tokens, and not later.")
     lines.append("What stream-K brings by itself: rung 13 was timed as a whole.")
-    display.say("Not known:\n\n" + "\n".join(f"- {line}" for line in lines))
+    display.say("The record leaves open:\n\n" + "\n".join(f"- {line}" for line in lines))
 
 
 def differ(here: Lab, drawn: Any, step: Step) -> str:

@@ -99,7 +99,8 @@ def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> 
         each = units * _TILES_OF * macros["TOKENS"] // 128
         most = _REGISTERS // (threads * macros["RESIDENT"])
         if 2 * each >= most:
-            text += f": at {drawn[0]:,} × {drawn[1]:,} and {batches[-1]} tokens {each} of a thread's {most}. "
+            text += f": at {drawn[0]:,} × {drawn[1]:,} and {batches[-1]} tokens they take {each} of "
+            text += f"a thread's {most}. "
             text += (
                 "Twice the tokens do not fit. With half the rows they would, but then a block copies as much "
             )
@@ -236,7 +237,7 @@ def where_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
         text += "".join(f" {_fallen(row)}" for row in first.itertuples())
         text += "".join(f" {_ahead(row, peak)}" for row in most.itertuples())
     display.say(text)
-    title = f"Every point beyond a block's tokens, on {source.run.gpu}"
+    title = f"Every point beyond 64 tokens, on {source.run.gpu}"
     display.table(table, columns, forms, title, folded=True)
 
 

@@ -358,6 +358,9 @@ def _by_column(most: Rows) -> str:
     if mma.empty or wgmma.empty or mma.min() < 1.2 * wgmma.max():
         return ""
     few, many = most.loc[mma.index[0]], most.loc[wgmma.index[0]]
+    more = ""
+    if many["columns"] > few["columns"] and many["tensor cores"] < 1.05 * few["tensor cores"]:
+        more = " So more columns can keep them busy no longer."
     starts = f"{counted(int(few['batch']), 'token')} {int(few['columns'])} columns"
     text = (
         f"At {starts} keep the tensor cores busy for {few['tensor cores']:.1f} µs, at {int(many['batch'])} "
@@ -366,7 +369,7 @@ def _by_column(most: Rows) -> str:
         f"tokens {int(many['columns'])} columns for {many['tensor cores']:.1f}: by rung {int(few['rung'])}'s "
     )
     text += f"`mma` a column takes {mma.iloc[0]:.2f} µs of them, by `wgmma` {wgmma.min():.2f} to "
-    return text + f"{wgmma.max():.2f}."
+    return text + f"{wgmma.max():.2f}." + more
 
 
 def _named(shape: Any) -> str:

@@ -11,13 +11,10 @@ from rooflab.numerics import quant
 from rooflab.ops import int4
 from rooflab.pages import (
     lesson_04b_causes,
-    lesson_04c,
-    lesson_04c_gain,
-    lesson_04c_large,
-    lesson_04c_picks,
+    lesson_04c_bounds,
+    lesson_04c_measured,
+    lesson_04c_rungs,
     lesson_04c_stops,
-    lesson_04c_why,
-    lesson_04c_worth,
     lesson_04d,
     lesson_04d_clocks,
     lesson_04d_laptop,
@@ -294,12 +291,12 @@ def test_every_timed_rung_is_gated_and_no_peer_is_missing(h200):
 
 def test_a_shape_that_no_peer_takes_is_named_beside_the_others(monkeypatch):
     shown: list[str] = []
-    monkeypatch.setattr(lesson_04c.display, "say", shown.append)
+    monkeypatch.setattr(lesson_04c_measured.display, "say", shown.append)
     tables: list[pd.DataFrame] = []
-    monkeypatch.setattr(lesson_04c.display, "table", lambda frame, *_: tables.append(frame))
-    places = pd.MultiIndex.from_tuples([(4096, 4096, 1), (12345, 4096, 1)], names=["n", "k", "batch"])
-    times = pd.DataFrame({"ours": [10.0, 30.0], "humming": [12.0, np.nan]}, index=places)
-    lesson_04c.against_peers(times, [(4096, 4096), (12345, 4096)], [1, 8])
+    monkeypatch.setattr(lesson_04c_measured.display, "table", lambda frame, *_: tables.append(frame))
+    rows = pd.DataFrame({"n": [4096, 4096, 12345], "k": 4096, "batch": 1})
+    rows["who"], rows["median_us"] = ["ours", "humming", "ours"], [10.0, 12.0, 30.0]
+    lesson_04c_measured.against_peers(rows, [(4096, 4096), (12345, 4096)], [1, 8])
     assert "at 1 of 1 points" in shown[0]
     assert tables[0]["b1"].tolist() == ["1.20", "no peer"] and tables[0]["b8"].tolist() == ["no peer"] * 2
 
@@ -307,80 +304,82 @@ def test_a_shape_that_no_peer_takes_is_named_beside_the_others(monkeypatch):
 def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains():
     gains = pd.DataFrame({1: [2.0, 3.0], 96: [0.9, 1.4], 256: [0.8, 1.1]})
     gains.index = pd.MultiIndex.from_tuples([(8960, 1536), (28672, 8192)])
-    assert lesson_04c_gain.stops(gains, 161.0) == (
+    assert lesson_04c_stops.stops(gains, 161.0) == (
         "Ours is ahead of FP16 up to 1 token on 8,960 × 1,536; at all numbers timed, up to 256 tokens on "
         "28,672 × 8,192. By the bounds INT4 itself gains nothing beyond 161 tokens."
     )
-    assert lesson_04c_gain.stops_in_short(gains).endswith("up to 1 token, on the best shape up to 256.")
+    assert lesson_04c_stops.stops_in_short(gains).endswith("up to 1 token, on the best shape up to 256.")
     gains.loc[(28672, 8192), 256] = 1.0
-    assert lesson_04c_gain.stops(gains).endswith("; up to 96 on 28,672 × 8,192.")
-    assert "at all numbers timed" in lesson_04c_gain.stops(gains[[1]], 161.0)
-    assert "By the bounds" not in lesson_04c_gain.stops(gains[[1]], 161.0)
-    assert "nowhere on 8,960" in lesson_04c_gain.stops(gains[[96]])
-    assert lesson_04c_gain.stops(gains[:0]) == lesson_04c_gain.stops_in_short(gains[:0]) == ""
+    assert lesson_04c_stops.stops(gains).endswith("; up to 96 on 28,672 × 8,192.")
+    assert "at all numbers timed" in lesson_04c_stops.stops(gains[[1]], 161.0)
+    assert "By the bounds" not in lesson_04c_stops.stops(gains[[1]], 161.0)
+    assert "nowhere on 8,960" in lesson_04c_stops.stops(gains[[96]])
+    assert lesson_04c_stops.stops(gains[:0]) == lesson_04c_stops.stops_in_short(gains[:0]) == ""
 
 
 def test_the_cause_of_a_gain_s_fall_is_not_known_where_the_bounds_hardly_fall():
     table = pd.DataFrame({"n": 4096, "k": 4096, "batch": [1, 32, 64], "allowed": [3.8, 3.7, 2.5]})
-    text = lesson_04c_gain._falls(table.assign(gain=[3.0, 2.0, 1.5]), [1, 32, 64])
+    text = lesson_04c_stops._falls(table.assign(gain=[3.0, 2.0, 1.5]))
     assert "the gain falls by 33%, the ratio of the bounds falls by 3%: **there the bounds do not" in text
-    text = lesson_04c_gain._falls(table.assign(gain=[3.0, 3.0, 3.1]), [1, 32, 64])
+    text = lesson_04c_stops._falls(table.assign(gain=[3.0, 3.0, 3.1]))
     assert "do not explain" not in text
 
 
 def test_what_wgmma_and_the_tma_bring_is_said_by_the_times():
-    whole = pd.DataFrame({9: [30.0, 40.0, 99.0], 10: [45.0, 40.0, 66.0], 11: [30.0, 40.0, 55.0]}, [1, 16, 64])
-    text = lesson_04c_worth._compared(whole)
+    whole = pd.DataFrame({9: [40.0, 99.0], 10: [45.0, 66.0], 11: [40.0, 55.0]}, [16, 64])
+    text = lesson_04c_rungs._compared(whole)
     assert "At 64 tokens rung 11 runs at 1.80 times the speed of rung 9: 1.50 by rung 10 × 1.20 by" in text
-    reasons = lesson_04c_worth._reasons(whole)
-    assert "Rung 10 beside 9**: 0.67 times the speed at 1 token, 1.00 at 16, 1.50 at 64." in reasons
-    assert "Rung 11 beside 10**: 1.50 times the speed at 1 token, 1.00 at 16, 1.20 at 64." in reasons
-    assert "**At 1 token rung 10 is slower than rung 9.** The drawing" in lesson_04c_worth._behind(whole)
-    assert lesson_04c_worth._behind(whole.loc[[16, 64]]) == "", "equal, or faster"
+    assert "**At 16 tokens rung 10 is slower than rung 9.** The drawing" in lesson_04c_rungs._behind(whole)
+    assert lesson_04c_rungs._behind(whole.loc[[64]]) == "", "faster"
+
+
+def test_what_sharing_is_worth_is_said_by_the_times(h200, monkeypatch):
+    shown: list[str] = []
+    monkeypatch.setattr(lesson_04c_rungs.display, "say", shown.append)
+    rungs = int4.LADDERS["int4"]
+    wide = pd.DataFrame({"ours": 32.0, "least": 25.0}, index=[1, 2, 8])
+    wide[rungs[4].name], wide[rungs[5].name] = [43.0, 80.0, 320.0], [np.nan, 50.0, 160.0]
+    wide.attrs["shape"] = study.SHAPES[-1]
+    lesson_04c_rungs.read_once_explained(wide, rungs, 132, 1.98)
+    assert "At 8 tokens sharing the weights is 2.0 times as fast: 320 µs become 160." in shown[0]
+    assert "2.0 times the bound at 2 tokens, and 18.3 µs more for each further one up to 8" in shown[0]
+    assert "The listing" in shown[0] and "tensor cores are 5.0 times as fast again" in shown[0]
+    lesson_04c_rungs.read_once_explained(wide[[rungs[4].name]], rungs, 132, 1.98)
+    assert len(shown) == 1, "rung 6 was not timed"
+
+
+def test_work_that_grows_is_named_by_the_counters():
+    most = pd.DataFrame({"batch": [1, 16, 24], "us": [33.0, 38.0, 43.0], "each": [1.4, 2.1, 2.5]})
+    most["rung"], most["columns"] = [9, 11, 11], [8, 16, 32]
+    most["memory"], most["tensor cores"] = [26.0, 26.0, 26.0], [9.6, 8.8, 17.0]
+    most["issue slots"] = [14.0, 19.0, 21.5]
+    text = lesson_04c_measured._grown(most, 32)
+    assert "the work that grows is that of the tensor cores and the issue slots, not memory's" in text
+    assert "none is busy all the time, but the three together for 64.5 µs" in text
+    assert "so it limits: memory" in lesson_04c_measured._grown(most.assign(memory=42.0), 32)
+    assert "So the work" not in lesson_04c_measured._grown(most[:2].assign(**{"issue slots": 14.0}), 32)
+    assert lesson_04c_measured._grown(most[:1], 32) == ""
+    step = lesson_04c_measured.Step(16, 24, 1.16, 1.02)
+    assert "32 columns instead of 16: the tensor cores are busy for 17.0 µs instead of 8.8" in (
+        lesson_04c_measured._stepped(most, step)
+    )
+    assert lesson_04c_measured._stepped(most[:2], step) == lesson_04c_measured._stepped(most, None) == ""
+    assert "`mma` a column takes 1.20 µs" in lesson_04c_measured._by_column(most)
+    assert lesson_04c_measured._by_column(most[1:]) == ""
 
 
 def test_a_step_in_time_is_laid_to_the_build_only_where_a_build_s_own_tokens_cost_less():
     rows = pd.DataFrame({"batch": [1, 4, 8, 16, 32], "rung": "11", "columns": [8, 8, 16, 16, 32]})
     rows["build"], rows["median_us"] = rows["columns"].astype(str), [30.0, 30.6, 33.0, 33.0, 40.0]
-    found = lesson_04c_picks._builds(rows)
+    found = lesson_04c_measured._builds(rows)
     assert list(found["start"]) == [1, 8, 32] and list(found["end"]) == [4, 16, 32]
     assert found["within"].iloc[0] == pytest.approx(1.02) and np.isnan(found["within"].iloc[2])
     assert found["step"].iloc[2] == pytest.approx(40 / 33) and np.isnan(found["step"].iloc[0])
-    assert lesson_04c_picks._spans(found, "start", "end", "{:.0f}") == ["1–4", "8–16", "32"]
-    step = lesson_04c_picks.largest_step(found, 32)
-    assert step[:2] == (16, 32) and lesson_04c_picks.grows_by_builds(step)
-    assert lesson_04c_picks.largest_step(found, 4) is None
-    assert not lesson_04c_picks.grows_by_builds(step._replace(within=1.2))
-
-
-@pytest.mark.parametrize(("last", "busy"), [(45.0, 77.0), (45.0, 95.0), (30.3, 77.0)])
-def test_a_cause_is_said_to_be_unknown_once_and_only_where_ours_grows_more_than_its_bound(
-    h200, monkeypatch, last, busy
-):
-    shown: list[str] = []
-    monkeypatch.setattr(lesson_04c_why.display, "say", shown.append)
-    monkeypatch.setattr(
-        lesson_04c_why.display, "fold_parts", lambda title, parts: shown.append(shown.pop() + parts[0])
-    )
-    drawn, step = study.SHAPES[-1], lesson_04c_picks.Step(16, 24, 1.19, 1.02)
-    shape = f"{drawn[0]:,} × {drawn[1]:,}"
-    one = pd.DataFrame({"who": "ours", "batch": [1, 32], "median_us": [30.0, last]})
-    table = pd.DataFrame({"batch": [1, 32, 64], "ours": [25.0, 25.5, 40.0]})
-    seen = pd.DataFrame({"shape": shape, "batch": [1, 16], "waits": ["memory", "barriers"]})
-    seen[["dram_pct", "tensor_pct", "slot"]] = [[busy, 20.0, 40.0], [60.0, 24.0, 41.0]]
-    for counted in (seen, seen[:0]):
-        lesson_04c_why.behind_the_bound(h200, drawn, one, table, 757.0, step, counted)
-    text, bare = shown
-    assert text.count("not known") == bare.count("not known") == (last > 40)
-    assert ("Not a full unit" in text) == (busy < 90) and "could not count" in bare
-    assert ("Open" in text) == (last > 40) and "for memory at 1 token, for barriers at 16 tokens" in text
-
-
-def test_the_reading_anew_is_priced_only_where_l2_cannot_hold_the_weights(h200):
-    one = pd.DataFrame({"who": "ours", "n": 28672, "k": 8192, "batch": [1, 64], "median_us": [30.0, 55.0]})
-    assert "64 × 25.8 = 1,6" in lesson_04c_large._read_anew(one, h200, 4696.0)
-    assert lesson_04c_large._read_anew(one.assign(n=4096, k=4096), h200, 4696.0) == ""
-    assert lesson_04c_large._read_anew(one[:1], h200, 4696.0) == ""
+    assert lesson_04c_measured._spans(found, "start", "end", "{:.0f}") == ["1–4", "8–16", "32"]
+    step = lesson_04c_measured.largest_step(found, 32)
+    assert step[:2] == (16, 32) and lesson_04c_measured.grows_by_builds(step)
+    assert lesson_04c_measured.largest_step(found, 4) is None
+    assert not lesson_04c_measured.grows_by_builds(step._replace(within=1.2))
 
 
 def gains_of(loop: dict[int, float], once: dict[int, float]) -> dict[str, pd.Series]:
@@ -496,10 +495,10 @@ def test_where_a_rung_s_gain_comes_from_is_said_by_its_counters():
 
 def test_operations_overtake_bytes_at_a_number_of_tokens():
     for format in ("int4_g128", "fp16"):
-        tokens = lesson_04c_stops.crossing(format, 4000.0, 800.0)
+        tokens = lesson_04c_bounds.crossing(format, 4000.0, 800.0)
         least = [
-            lesson_04c_stops.bound_us(1 << 16, 1 << 16, n, format, 4000.0, 800.0)
+            lesson_04c_bounds.bound_us(1 << 16, 1 << 16, n, format, 4000.0, 800.0)
             for n in (tokens, 2 * tokens)
         ]
         assert least[1] == pytest.approx(2 * least[0], rel=0.01)
-        assert lesson_04c_stops.bound_us(1 << 16, 1 << 16, 1, format, 4000.0, 800.0) > 0.98 * least[0]
+        assert lesson_04c_bounds.bound_us(1 << 16, 1 << 16, 1, format, 4000.0, 800.0) > 0.98 * least[0]

@@ -104,7 +104,6 @@ def all_of(here):
         "partial scores": diagram.partial_scores(512),
         "rungs": lesson_06b_rungs.rungs_of_the_page(),
         "dp4a": diagram.dp4a(),
-        "last turn": diagram.last_turn(),
         "warps on weights": diagram.warps_on_weights(INT4[2:5]),
         "x beside weights": diagram.x_beside_weights(INT4[7:9]),
         "weights of a lane": diagram.weights_of_a_lane(),

@@ -1,10 +1,9 @@
-"""Who reads which weights, and a last turn: of rungs' constants, a recorded fragment and counts."""
+"""Who reads which weights: of rungs' constants and a recorded fragment."""
 
-import pytest
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.ops import int4
 from rooflab.view import diagram
-from rooflab.view.diagram import reading, turns
+from rooflab.view.diagram import reading
 
 RUNGS = int4.LADDERS["int4"]
 
@@ -31,17 +30,6 @@ def test_a_lane_s_weights_are_those_of_its_fragment():
     says = diagram.weights_of_a_lane(5).says
     assert "(1, 2), (1, 3), (1, 10), (1, 11), (9, 2), (9, 3), (9, 10), (9, 11)" in says
     assert "they lie in 4 words of 8 codes, repacked in 1 word" in says
-
-
-@pytest.mark.parametrize(("tiles", "blocks"), [(15, 6), (14, 6), (12, 6), (5, 6), (77, 132)])
-def test_a_divided_turn_does_each_tile_once(tiles, blocks):
-    for run in (turns.whole(tiles, blocks), turns.divided(tiles, blocks)):
-        done = dict.fromkeys(range(tiles), 0.0)
-        for piece in run:
-            done[piece.tile] += piece.share
-        assert done == pytest.approx(dict.fromkeys(range(tiles), 1.0))
-    assert max(piece.end for piece in turns.divided(tiles, blocks)) == pytest.approx(tiles / blocks)
-    assert max(piece.end for piece in turns.whole(tiles, blocks)) == -(-tiles // blocks)
 
 
 def test_a_scale_makes_weights_of_the_codes():

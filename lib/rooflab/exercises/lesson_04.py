@@ -148,8 +148,9 @@ AGAIN = """\
 #include <cuda_fp16.h>
 #include "common/reduce.cuh"
 
-extern "C" __global__ void product(const unsigned* qweight, const __half* scales, const __half* x,
-                                   __half* y, unsigned n, unsigned groups, unsigned batch) {
+extern "C" __global__ void product(
+    const unsigned* qweight, const __half* scales, const __half* x, __half* y,
+    unsigned n, unsigned groups, unsigned batch) {
     const unsigned row = blockIdx.x, lane = threadIdx.x, words = groups * 16;
     for (unsigned token = 0; token < batch; ++token) {
         float sum = 0.0f;
@@ -157,7 +158,8 @@ extern "C" __global__ void product(const unsigned* qweight, const __half* scales
             const unsigned word = qweight[row * words + i];
             float part = 0.0f;
             for (int t = 0; t < 8; ++t)
-                part += (int(word >> 4 * t & 15) - 8) * __half2float(x[token * words * 8 + 8 * i + t]);
+                part += (int(word >> 4 * t & 15) - 8)
+                        * __half2float(x[token * words * 8 + 8 * i + t]);
             sum += __half2float(scales[row * groups + i / 16]) * part;
         }
         sum = warp_sum(sum);

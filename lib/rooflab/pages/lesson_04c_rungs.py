@@ -1,16 +1,168 @@
-"""Which rung the dispatcher of lesson 04c picks, by shape and number of tokens."""
+"""What lesson 04c shows of its rungs: on CUDA cores, rungs 9 to 11 over each other, and which is picked."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.patches import Rectangle
 
 from rooflab.lab import Lab
+from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.ops import int4
+from rooflab.pages import Rows
+from rooflab.pages.lesson_04c_bounds import bound_us
 from rooflab.studies import int4 as study
 from rooflab.view import display, plot
+from rooflab.words import counted, listed
+
+_NUMBERS = (9, 10, 11)
+_SHAPE = study.SHAPES[-1]
+SUMS_SCALED = 16  # tokens up to which rung 11 scales sums (SCALE_SUMS in its source)
+
+
+def read_once(here: Lab, rungs: Any, drawn: Any, read_roof: float, peak: Any) -> Rows:
+    """Draw rungs 5 and 6 and the dispatcher's choice by the number of tokens, with the bound, on the drawn
+    shape or on one of which they were timed; times by tokens and rung.
+    """
+    shape, again = _again(here, rungs, drawn)
+    wide = again.pivot(index="batch", columns="impl", values="median_us")
+    picks = here.measure("int4", _chosen(here, shape, list(wide.index)))
+    wide["ours"] = picks.set_index("batch")["median_us"].reindex(wide.index)
+    wide["least"] = [bound_us(*shape, batch, "int4_g128", read_roof, peak) for batch in wide.index]
+    wide.attrs["shape"] = shape
+    if wide.empty:
+        return wide
+    title = f"Time of one product, {shape[0]:,} × {shape[1]:,}"
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=2.8)
+    for rung, label in ((rungs[4], "rung 5: read for each"), (rungs[5], "rung 6: read once")):
+        side = again[again["impl"] == rung.name].sort_values("batch")
+        if len(side):
+            plot.series(ax, side["batch"], *plot.band(side, "median_us"), label=label)
+    if len(picks):
+        plot.series(ax, picks["batch"], *plot.band(picks, "median_us"), label="tensor cores, below")
+    ticks = list(wide.index)
+    plot.series(ax, ticks, wide["least"], label="INT4 bound", colour=plot.ROOF_COLOUR).set_marker("")
+    ax.set_xticks(ticks, [str(tick) for tick in ticks])
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    said = f"{title} on {here.run['gpu']}, {plot.dates(pd.concat([again, picks]))}. Rung 6 is built with "
+    weights, cache = shape[0] * shape[1] * WEIGHT_BYTES["int4_g128"], int(here.run["l2_bytes"])
+    fit = (
+        "fit into L2, from which rung 5 can read them again"
+        if weights < cache
+        else ("do not fit into L2, so rung 5 reads them from DRAM each time")
+    )
+    said += f"TOKENS = the number of tokens. The weights, {weights / 1e6:.1f} MB, {fit}."
+    plot.show(fig, said)
+    return wide
+
+
+def read_once_explained(wide: Rows, rungs: Any, sms: int, ghz: float) -> None:
+    """Say what reading and unpacking the weights once brings on CUDA cores, and what a further token costs
+    beside its multiply-adds.
+    """
+    if not {rungs[4].name, rungs[5].name} <= set(wide):
+        return
+    each, once = (wide[rungs[at].name] for at in (4, 5))
+    both = wide[each.notna() & once.notna()].index
+    if both.empty:
+        return
+    first, last, us = both[0], both[-1], once[both]
+    shared = display.speed(each[last] / once[last])
+    text = f"**At {last} tokens sharing the weights is {shared}: {each[last]:.0f} µs "
+    text += f"become {once[last]:.0f}.** "
+    over = once[first] / wide["least"][first]
+    text += f"Even so, rung 6 takes {over:.1f} times the bound at {counted(first, 'token')}"
+    if len(us) > 1:
+        n, k = wide.attrs["shape"]
+        more, adds = a_further_token(wide, rungs), n * k / (sms * 128 * ghz * 1e3)
+        text += (
+            f", and {more:.1f} µs more for each further one up to {last}; its multiply-adds alone would take "
+        )
+        text += f"all CUDA cores {adds:.1f} µs"
+        if more > 1.2 * adds:
+            text += (
+                ". The listing shows what else a token costs: its x is loaded and converted to FP32, once "
+            )
+            text += "for ROWS rows"
+    ours = wide["ours"].get(last)
+    if ours == ours:
+        text += f". **At {last} tokens tensor cores are {display.speed(once[last] / ours)} again**"
+    display.say(f"{text}.")
+
+
+def a_further_token(wide: Rows, rungs: Any) -> float:
+    """Microseconds that a token more costs rung 6, from its fewest to its most tokens."""
+    us = wide[rungs[5].name].dropna()
+    return (us.iloc[-1] - us.iloc[0]) / (us.index[-1] - us.index[0]) if len(us) > 1 else float("nan")
+
+
+def worth_by_batch(here: Lab, read_roof: float, peak: float | None) -> None:
+    """Draw these rungs' times side by side for each number of tokens at which all were timed on the largest
+    shape, with the bound; say what each brings over the one before it, or that this was not recorded.
+    """
+    wide = _times(here)
+    asked = sorted({case.batch for case in study.for_tokens(here.sized)})
+    whole = wide.dropna().reindex([batch for batch in asked if batch in wide.dropna().index])
+    missing = [batch for batch in asked if batch not in whole.index]
+    if len(whole):
+        _draw(here, whole, read_roof, peak)
+        display.say(f"{_compared(whole)} {_behind(whole)}".strip())
+    if missing:
+        display.say(
+            f"At {listed(missing)} tokens rungs 9, 10 and 11 were not all timed on the {here.run['gpu']}: "
+            "**what `wgmma` and the TMA bring there is not known.**"
+        )
+
+
+def _times(here: Lab) -> Rows:
+    """The fastest time of each rung by tokens."""
+    names = {int4.LADDERS["int4"][number - 1].name: number for number in _NUMBERS}
+    asked, known = study.for_tokens(here.sized), here.cases("int4")
+    cases = [case for case in dict.fromkeys(asked) if case.impl in names and case in known]
+    rows = here.measure("int4", here.held("int4", cases))
+    rows = rows.assign(rung=rows["impl"].map(names))
+    wide = rows.pivot_table("median_us", "batch", "rung", aggfunc="min")
+    return wide.reindex(columns=list(_NUMBERS))
+
+
+def _draw(here: Lab, whole: Rows, read_roof: float, peak: float | None) -> None:
+    """A group of bars for each number of tokens, a bar a rung, and a line at the bound."""
+    title = f"Rungs 9, 10 and 11, {_SHAPE[0]:,} × {_SHAPE[1]:,}"
+    least = [bound_us(*_SHAPE, batch, "int4_g128", read_roof, peak) for batch in whole.index]
+    fig, ax = plot.figure("µs", title=title, height=1.4 + 0.6 * len(whole))
+    places = np.arange(len(whole))
+    style = {"color": "#1A1A1A", "linestyle": "--", "linewidth": 1.8, "zorder": 4, "label": "bound"}
+    ax.vlines(least, places - 0.46, places + 0.46, **style)
+    parts = {"rung 9: mma": whole[9], "rung 10: wgmma": whole[10], "rung 11: wgmma, TMA": whole[11]}
+    names = [counted(batch, "token") for batch in whole.index]
+    plot.grouped(ax, names, parts, most=1.12 * float(whole.max().max()), form=".1f")
+    plot.show(fig, f"{title} on {here.run['gpu']}, each in the fastest of the builds tried on an H200.")
+
+
+def _compared(whole: Rows) -> str:
+    """What the two rungs bring, as ratios of times, over rung 9 at the most tokens."""
+    most = whole.index[-1]
+    total, wgmma, tma = whole[9] / whole[11], whole[9] / whole[10], whole[10] / whole[11]
+    return (
+        f"**At {counted(most, 'token')} rung 11 runs at {total[most]:.2f} times the speed of rung 9: "
+        f"{wgmma[most]:.2f} by rung 10 × {tma[most]:.2f} by rung 11.** Each rung changes more than one "
+        "thing, so a factor is the rung's, not that of `wgmma` or the TMA alone."
+    )
+
+
+def _behind(whole: Rows) -> str:
+    """At which few tokens rung 10 is slower than rung 9, and what the drawing of the two leaves out."""
+    slow = [at for at in whole.index if at <= SUMS_SCALED and whole[10][at] > 1.02 * whole[9][at]]
+    if not slow:
+        return ""
+    return (
+        f"**At {listed(slow)} {'token' if slow == [1] else 'tokens'} rung 10 is slower than rung 9.** The "
+        "drawing above leaves out the scaling: there rung 10 scales every weight, rungs 9 and 11 only the "
+        "sums."
+    )
 
 
 def _picked(here: Lab, n: int, k: int, batch: int) -> int:
@@ -83,9 +235,29 @@ def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str) -> None:
     names |= {"scales": "Scales"}
     display.table(pd.DataFrame(table, columns=list(names)), names, {}, f"The rungs picked on {gpu}")
     display.say(
-        "Two of these depend on the work. **Whether x is shared**: x grows with the tokens, weights do not; "
-        "but blocks that share it have more rows, so a small matrix gives fewer blocks to the SMs. **What "
-        "is scaled**: a group of 128 weights of a row has one sum for each token. With few tokens there are "
-        "fewer sums than weights to scale; a weight is scaled once, for however many tokens. Why weights "
-        "are scaled above 16 tokens, and not later, no record explains."
+        "Two of the differences depend on the work. **Whether x is shared**: x grows with the tokens, "
+        "weights do not; but blocks that share it have more rows, so a small matrix gives few blocks to the "
+        "SMs. "
+        "**What is scaled**: a group of 128 weights of a row has one sum for each token. With few tokens "
+        "there are fewer sums than weights to scale; a weight is scaled once, for however many tokens."
     )
+
+
+def _again(here: Lab, rungs: Any, drawn: Any) -> tuple[Any, Rows]:
+    """The rows of rungs 5 and 6 on the drawn shape, or on the first shape of which both were timed."""
+    known, rows = here.cases("int4"), pd.DataFrame()
+    shape = drawn
+    for shape in dict.fromkeys((tuple(drawn), study.SHAPES[-1], study.SHAPES[0])):
+        cases = [case for case in study.rungs(*shape) if case.impl == rungs[4].name]
+        cases = [case for case in (*cases, *study.reused(*shape)) if case in known]
+        rows = here.measure("int4", here.held("int4", cases))
+        if {rungs[4].name, rungs[5].name} <= set(rows["impl"]):
+            break
+    return shape, rows
+
+
+def _chosen(here: Lab, shape: Any, batches: list[int]) -> list[Any]:
+    """The dispatcher's choices at these numbers of tokens, where they were timed."""
+    cases = [study.chosen(*shape, batch, here.sized) for batch in batches]
+    known = here.cases("int4")
+    return here.held("int4", [case for case in cases if case in known])

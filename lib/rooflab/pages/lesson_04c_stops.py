@@ -1,46 +1,207 @@
-"""Why lesson 04c's INT4 products stop paying where they do, by the bounds of both formats."""
+"""Where lesson 04c's INT4 products stop paying: the gain over FP16 by tokens, beside what bounds allow."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from rooflab.hardware import roofline
+import pandas as pd
+
 from rooflab.lab import Lab
-from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.pages import Rows
-from rooflab.view import display
+from rooflab.pages.lesson_04c_bounds import bound_us, crossing
+from rooflab.studies import int4 as study
+from rooflab.view import display, plot
+from rooflab.words import counted, listed
+
+_REGISTERS = 65536  # of an SM
+_TILES_OF = 64  # rows of a wgmma
+_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7"]
 
 
-def bound_us(n: int, k: int, batch: int, format: str, read_roof: float, peak: float | None) -> float:
-    """The bound of this page, in microseconds: bytes at the measured read roof (GB/s), or operations at the
-    measured peak (TFLOP/s; None where it was not measured), whichever takes longer."""
-    moved = roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES[format])
-    return roofline.bound(moved, roofline.gemm_flops(batch, n, k), read_roof, peak).us
-
-
-def crossing(format: str, read_roof: float, peak: float) -> float:
-    """Tokens at which the operations take as long as the weights' bytes: read_roof in GB/s, peak in
-    TFLOP/s.
+def gains_of(here: Lab, shapes: list[Any], batches: list[int]) -> Rows:
+    """How many times as fast as FP16 the dispatcher's choice is, a row a shape of `shapes`, a column a number
+    of tokens, those beyond a block's 64 among them.
     """
-    return WEIGHT_BYTES[format] * peak * 1e3 / (2 * read_roof)
+    cases = [case for n, k in shapes for case in study.many(n, k, device=here.sized)]
+    cases += [case for n, k in shapes for case in study.batches(n, k, batches, here.sized)]
+    cases = [case for case in cases if case.kind == "own" or case.impl == "torch.matmul"]
+    rows = here.held("int4", [case for case in cases if case in here.cases("int4")])
+    found = here.measure("int4", rows).drop_duplicates(["n", "k", "batch", "impl"])
+    us = found.assign(who=found["kind"].eq("own").map({True: "ours", False: "fp16"}))
+    wide = us.pivot_table("median_us", ["n", "k", "batch"], "who").reindex(columns=["ours", "fp16"])
+    return (wide["fp16"] / wide["ours"]).dropna().unstack("batch").reindex(shapes)
 
 
-def crossings(read_roof: float, peak: float | None) -> None:
-    """Say in figures at how many tokens each format's operations take as long as its bytes."""
-    if peak is None:
-        return display.say("The tensor cores' peak was not measured here, so this number is not known.")
+def no_gain_beyond(here: Lab) -> float | None:
+    """Tokens beyond which both formats take the same operations, so that INT4 can gain nothing; None where a
+    roof is missing.
+    """
+    if not {"dram_read", "fp16_tensor"} <= set(here.roof):
+        return None
+    return crossing("fp16", here.roof["dram_read"].value, here.roof["fp16_tensor"].value)
+
+
+def stops(gains: Rows, even: float | None = None) -> str:
+    """Up to how many tokens INT4 is ahead of FP16 on each shape, and that by the bounds it can gain nothing
+    beyond `even` tokens; nothing without rows.
+    """
+    ends: dict[Any, list[str]] = {}
+    last = 0
+    for (n, k), (end, lost) in _ends(gains).items():
+        last = max(last, end if lost is None else lost)
+        ends.setdefault((end, lost is None), []).append(f"{n:,} × {k:,}")
+    if not ends:
+        return ""
     parts = []
-    for name, format in (("INT4", "int4_g128"), ("FP16", "fp16")):
-        parts.append(
-            f"{WEIGHT_BYTES[format]:.3g} × {peak:,.0f} ÷ (2 × {read_roof / 1e3:.2f}) = "
-            f"**{crossing(format, read_roof, peak):.0f} tokens** for {name}"
-        )
-    display.say(
-        f"With TFLOP/s and TB/s: {' and '.join(parts)}. Between the two INT4 can still gain, but less with "
-        "each token. Beyond the second both bounds are equal. The **ratio of the bounds** is INT4's gain "
-        "where both kernels are equally far from their bounds; where FP16's is further off, the gain is "
-        "larger."
+    for (end, always), some in sorted(ends.items()):
+        where = "at all numbers timed, up to" if always else "up to"
+        tokens = counted(end, "token") if not parts or always else end
+        parts.append(f"{where} {tokens} on {listed(some)}" if end else f"nowhere on {listed(some)}")
+    text = f"Ours is ahead of FP16 {'; '.join(parts)}"
+    if even is not None and last > even:
+        text += f". By the bounds INT4 itself gains nothing beyond {even:.0f} tokens"
+    return f"{text}."
+
+
+def stops_in_short(gains: Rows) -> str:
+    """Up to how many tokens INT4 is ahead of FP16, on the shapes where that is fewest and most."""
+    ends = [end for end, _ in _ends(gains).values()]
+    if not ends:
+        return ""
+    if min(ends) == max(ends):
+        return f"INT4 is ahead of FP16 up to {counted(max(ends), 'token')}."
+    text = f"On every shape INT4 is ahead of FP16 up to {counted(min(ends), 'token')}"
+    return f"{text}, on the best shape up to {max(ends)}."
+
+
+def _ends(gains: Rows) -> dict[Any, tuple[int, int | None]]:
+    """By shape, the last number of tokens up to which INT4 is ahead, 0 for none, and the first at which it is
+    not, or None.
+    """
+    found = {}
+    for shape, row in gains.dropna(how="all").iterrows():
+        timed = row.dropna()
+        lost = min(timed.index[timed <= 1], default=None)
+        before = timed.index if lost is None else timed.index[timed.index < lost]
+        found[shape] = (int(max(before, default=0)), lost)
+    return found
+
+
+def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> None:
+    """Say why a block of rung 11 takes no more tokens, by its registers, and what rungs 12 and 13 do."""
+    case = study.chosen(*drawn, batches[-1], here.sized)
+    text = "A block of rung 11 holds the sums of all its tokens in registers"
+    if case.impl == "11_tma":
+        macros = study.own_rung(case)[1]
+        threads = 128 * macros["ROW_GROUPS"] * macros["K_GROUPS"]
+        units = -(-macros["UNITS"] // macros["ROW_GROUPS"])
+        each = units * _TILES_OF * macros["TOKENS"] // 128
+        most = _REGISTERS // (threads * macros["RESIDENT"])
+        if 2 * each >= most:
+            text += f": at {drawn[0]:,} × {drawn[1]:,} and {batches[-1]} tokens they take {each} of "
+            text += f"a thread's {most}. "
+            text += (
+                "Twice the tokens do not fit. With half the rows they would, but then a block copies as much "
+            )
+            text += "x for half the weights"
+    text += ". "
+    found = re.search(r"setmaxnreg_more<(\d+)>", rungs[11].path.read_text())
+    text += (
+        "Rungs 12 and 13 cut y into **tiles** instead, some rows by some tokens. Two warpgroups of a block "
     )
+    text += "multiply, a third only copies"
+    if found:
+        text += f" and hands most of its registers over, so that a thread that multiplies has {found[1]}"
+    display.say(f"{text}.")
+
+
+def gain_over_fp16(
+    here: Lab, shapes: list[Any], batches: list[int], read_roof: float, peak: float | None
+) -> None:
+    """Draw the gain over FP16 by tokens and shape, with the ratio of the bounds on the largest shape; say
+    which part of its fall the bounds explain.
+    """
+    gains = gains_of(here, shapes, batches)
+    title = "How many times as fast as FP16 cuBLAS, by tokens"
+    fig, ax = plot.figure("tokens", "times as fast", title, xlog=True)
+    for (shape, row), colour in zip(gains.iterrows(), _COLOURS * len(gains), strict=False):
+        side = row.dropna()
+        if len(side):
+            plot.series(ax, side.index, side, label=f"{shape[0]:,} × {shape[1]:,}", colour=colour)
+    tokens = [int(batch) for batch in gains.columns]
+    allowed = [allows(*shapes[-1], batch, read_roof, peak) for batch in tokens]
+    plot.series(ax, tokens, allowed, label="ratio of bounds", colour=plot.ROOF_COLOUR).set_marker("")
+    plot.roof_line(ax, 1, "as fast as FP16")
+    some = [batch for batch in tokens if batch.bit_count() == 1]
+    ax.set_xticks(some, [str(batch) for batch in some])
+    plot.label_ends(ax)
+    said = f"{title} and shape, on {here.run['gpu']}. Grey, without markers: FP16's bound ÷ INT4's, "
+    plot.show(fig, f"{said}{shapes[-1][0]:,} × {shapes[-1][1]:,}.")
+    table = gains.stack().dropna().rename("gain").rename_axis(["n", "k", "batch"]).reset_index()
+    points = table[["n", "k", "batch"]].itertuples(index=False)
+    table["allowed"] = [allows(*at, read_roof, peak) for at in points]
+    display.say(
+        f"{_falls(table[table['batch'] <= max(batches)])} {stops(gains, no_gain_beyond(here))}".strip()
+    )
+
+
+def allows(n: int, k: int, batch: int, read_roof: float, peak: float | None) -> float:
+    """The gain of INT4 over FP16 that their bounds allow."""
+    least = [bound_us(n, k, batch, format, read_roof, peak) for format in ("fp16", "int4_g128")]
+    return least[0] / least[1]
+
+
+def _falls(table: Rows) -> str:
+    """Where the gain falls though the ratio of the bounds hardly does: up to the last number of tokens at
+    which that is nearly as large as at first; or nothing.
+    """
+    wide = table.pivot_table(["gain", "allowed"], ["n", "k"], "batch")
+    if wide.empty:
+        return ""
+    gains, allowed = wide["gain"].dropna(), wide["allowed"].dropna()
+    first, last = gains.columns[0], gains.columns[-1]
+    flat = [batch for batch in gains.columns if (allowed[batch] > 0.9 * allowed[first]).all()]
+    if gains.empty or flat[-1] in (first, last):
+        return ""
+    bound, seen = allowed[flat[-1]] / allowed[first], gains[flat[-1]] / gains[first]
+    if not (seen < 0.9 * bound).all():
+        return ""
+    return (
+        f"From {first} to {counted(flat[-1], 'token')} the gain {_to(seen)}, the ratio of the bounds "
+        f"{_to(bound)}: **there the bounds do not explain the fall.**"
+    )
+
+
+def _to(ratio: Any) -> str:
+    """A change in words, from the least to the most of several shapes: "falls by 1 to 6%"."""
+    low, high = sorted(round(100 * (1 - of)) for of in (ratio.min(), ratio.max()))
+    if low < 0:
+        return f"goes to {ratio.min():.2f} to {ratio.max():.2f} times that"
+    return f"falls by {low}%" if low == high else f"falls by {low} to {high}%"
+
+
+def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple[Lab, Rows]:
+    """The gain over FP16 at more tokens than a block of rung 11 holds: its lab and rows."""
+
+    def measured(there):
+        cases = [c for n, k in shapes for c in study.many(n, k, device=there.sized)]
+        return there.measure("int4", [c for c in cases if c in there.cases("int4")])
+
+    wide, source = measured(here), here
+    if not (wide["kind"] == "own").any():
+        source = display.borrowed(here, "no product of ours of so many tokens was measured")
+        wide = measured(source)
+    wide["who"] = wide["impl"].where(wide["kind"] != "own", "ours").replace(titles)
+    wide["shape"] = [f"{n:,} × {k:,}" for n, k in zip(wide["n"], wide["k"], strict=True)]
+    beyond = wide.pivot(index=["shape", "batch"], columns="who", values="median_us")
+    beyond = beyond.reindex([f"{n:,} × {k:,}" for n, k in shapes], level="shape").reset_index()
+    ours = wide[wide["kind"] == "own"].set_index(["shape", "batch"])
+    places = pd.MultiIndex.from_frame(beyond[["shape", "batch"]])
+    beyond["rate"] = ours["tflop_s"].reindex(places).to_numpy()
+    beyond["rung"] = ours["impl"].str.partition("_")[0].reindex(places).to_numpy()
+    beyond["gain"] = beyond["FP16 cuBLAS"] / beyond["ours"]
+    return source, beyond
 
 
 def where_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
@@ -76,7 +237,7 @@ def where_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
         text += "".join(f" {_fallen(row)}" for row in first.itertuples())
         text += "".join(f" {_ahead(row, peak)}" for row in most.itertuples())
     display.say(text)
-    title = f"Every point beyond a block's tokens, on {source.run.gpu}"
+    title = f"Every point beyond 64 tokens, on {source.run.gpu}"
     display.table(table, columns, forms, title, folded=True)
 
 
@@ -112,7 +273,7 @@ def _ahead(row: Any, peak: float) -> str:
     """The point of the most tokens at which ours is still ahead furthest, and by what."""
     text = f"{row.shape} is still ahead at {row.batch}, {row.gain:.2f} times as fast"
     if row.possible < 1.02:
-        text += ". Both bounds are equal there, so the lead is not INT4's: ours does "
+        text += ". Both bounds are equal there, so fewer bytes do not explain it: ours does "
         text += (
             f"{row.rate:.0f} TFLOP/s, cuBLAS {row.rate / row.gain:.0f} on this shape and {peak:.0f} on the "
         )

@@ -58,7 +58,6 @@ from rooflab.view.diagram.tiles import (
     matrices_loaded,
     online_softmax,
 )
-from rooflab.view.diagram.turns import last_turn
 from rooflab.view.diagram.verdicts import Judged, verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
 from rooflab.view.diagram.words import byte_to_half, dp4a, nibbles, to_half
@@ -103,7 +102,6 @@ __all__ = [
     "in_turns",
     "issue_slots",
     "key_loads",
-    "last_turn",
     "launch",
     "launches_of_a_layer",
     "layer",

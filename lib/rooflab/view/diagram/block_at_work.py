@@ -81,7 +81,7 @@ def run(way: Way) -> list[Piece]:
 def who_waits(rungs: Sequence[Rung]) -> Drawing:
     """Who copies, multiplies and waits in a block of each rung, over an example's time."""
     runs = [(rung, way_of(rung), run(way_of(rung))) for rung in rungs]
-    canvas, left, y, said = Canvas(), 74.0, 0.0, list[str]()
+    canvas, left, y, said = Canvas(), 112.0, 0.0, list[str]()
     canvas.text(
         0,
         y + 12,
@@ -99,7 +99,8 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
         canvas.text(0, y + 12, f"Rung {number}, {does}: {copier}, {meets}", bold=True)
         y += 19
         for lane in range(_WORKERS + way.engine):
-            canvas.text(0, y + 14, f"{who} {lane}" if lane < _WORKERS else "TMA", svg.SMALL)
+            orders = ", orders" * (way.engine and lane == _WORKERS - 1)
+            canvas.text(0, y + 14, f"{who} {lane}{orders}" if lane < _WORKERS else "TMA", svg.SMALL)
             for piece in pieces:
                 if piece.lane == lane:
                     numbered = {"multiplies": f"× {piece.group}", "copies": f"fill {piece.group}"}
@@ -120,7 +121,6 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
         canvas.cell(x, y - 2, 26, 14, "× 0" * (fill == AMBER), fill)
         canvas.text(x + 32, y + 9, words)
         x += 54 + svg.wide(words, svg.TEXT)
-    canvas.text(
-        0, y + 30, f"A warpgroup: {counted(4, 'warp')} that multiply together. All slots are full at first."
-    )
+    canvas.text(0, y + 30, f"A warpgroup: {counted(4, 'warp')} that multiply together.")
+    canvas.text(0, y + 46, "Both of a rung share every slot; all slots are full at first.")
     return single("Who copies, who multiplies, who waits", f"In an example {'; '.join(said)}.", canvas)

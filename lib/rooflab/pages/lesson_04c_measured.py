@@ -1,0 +1,411 @@
+"""What lesson 04c measures: time by tokens, where it steps up, and how long each unit is busy."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from rooflab import claims, studies
+from rooflab.analysis import states
+from rooflab.lab import Lab
+from rooflab.pages import Rows
+from rooflab.pages.lesson_04c_bounds import bound_us, free_up_to
+from rooflab.pages.lesson_04c_rungs import SUMS_SCALED
+from rooflab.studies import int4 as study
+from rooflab.view import display, plot
+from rooflab.words import counted, listed
+
+_ALLOWED = (
+    "Ours may err twice as much as FP16 weights in cuBLAS. The others are judged more leniently, so that "
+    "none is missing for that reason: tinygemm multiplies in BF16 and is judged by that; humming quantises "
+    "our weights by itself and is judged on what it then holds; it and gemlite may add partial sums in FP16, "
+    "and are allowed eight times our error. The largest error of each, as a share of the allowed one:"
+)
+
+_COUNTED = (1, 16, 24, 32, 64)  # tokens at which counters are asked for
+_UNITS = {"memory": "dram_pct", "tensor cores": "tensor_pct", "issue slots": "slot_pct"}
+_WAITS = {
+    "stall_long_scoreboard": "memory",
+    "stall_short_scoreboard": "shared memory",
+    "stall_barrier": "barriers",
+    "stall_wait": "the result of an earlier instruction",
+    "stall_math_pipe_throttle": "a busy unit",
+    "stall_mio_throttle": "a full queue",
+}
+
+
+def gated_points(shapes: list[Any], batches: list[Any], here: Lab, rungs: Any) -> tuple[Rows, dict[str, Any]]:
+    """Say how near the points come to the allowed error; the rows and the names of contestants."""
+    cases = [c for n, k in shapes for c in study.batches(n, k, batches, here.sized)]
+    rows = here.measure("int4", cases)
+    rows["who"] = rows["impl"].where(rows["kind"] != "own", "ours")
+    titles = {"torch.matmul": "FP16 cuBLAS", study.TINYGEMM: "tinygemm", study.TWO_OP: "two-op"}
+    rows["who"] = rows["who"].replace(titles)
+    rows["shape"] = [f"{n:,} × {k:,}" for n, k in zip(rows["n"], rows["k"], strict=True)]
+    rows["of"] = rows["error"] / rows["error_budget"]
+    judged = rows.groupby("who", sort=False).agg(points=("of", "size"), most=("of", "max"))
+    over = judged.index[~(judged["most"] <= 1)]
+    text = f"**Over the allowed error: {', '.join(over)}.** " if len(over) else ""
+    absent = sorted({c.impl for c in cases} - set(rows["impl"]) - {r.name for r in rungs})
+    if text:
+        display.say(text.strip())
+    lines = [f"{c.Index}: {counted(c.points, 'output')}, at most {c.most:.2f}" for c in judged.itertuples()]
+    lines += [f"not installed on that machine: {', '.join(absent)}"] if absent else []
+    display.fold_parts("How exact each has to be, and is", [_ALLOWED, "\n".join(f"- {one}" for one in lines)])
+    return rows, titles
+
+
+def times_by_batch(
+    drawn: Any, rows: Rows, some: list[Any], gpu: str, read_roof: float, peak: float | None
+) -> None:
+    """Draw the time of each contestant by batch above the bound of INT4."""
+    title = f"Time of a {drawn[0]:,} × {drawn[1]:,} product, and its bound"
+    one = rows[(rows["n"] == drawn[0]) & (rows["k"] == drawn[1])]
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=4)
+    for who in ("ours", "FP16 cuBLAS", "humming", "tinygemm", "two-op"):
+        side = one[one["who"] == who]
+        if len(side):
+            plot.series(ax, side["batch"], *plot.band(side, "median_us"), label=who)
+    batches = sorted(set(one["batch"]))
+    least = [bound_us(*drawn, batch, "int4_g128", read_roof, peak) for batch in batches]
+    plot.series(ax, batches, least, label="INT4 bound", colour=plot.ROOF_COLOUR)
+    ax.set_xticks(some, some)
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    ours = one[one["who"] == "ours"].set_index("batch")["median_us"]
+    over = (ours / pd.Series(least, index=batches)).dropna()
+    said = f"{title} on {gpu}, {plot.dates(one)}."
+    if len(over):
+        said += f" Ours takes {over.min():.2f} to {over.max():.2f} times the bound."
+    plot.show(fig, said)
+
+
+def _picks(here: Lab, drawn: Any, batches: list[Any]) -> Rows:
+    """The measured rows of the dispatcher's choices, by number of tokens; `build` is rung and constants."""
+    cases = {batch: study.chosen(*drawn, batch, here.sized) for batch in batches}
+    rows = here.measure("int4", list(cases.values()))
+    rows = rows.dropna(subset="median_us").sort_values("batch", ignore_index=True)
+    rows["build"] = rows["impl"] + " " + rows["options"].fillna("").astype(str)
+    rows["rung"] = rows["impl"].str.partition("_")[0]
+    rows["columns"] = [study.own_rung(cases[batch])[1].get("TOKENS") for batch in rows["batch"]]
+    return rows
+
+
+def _builds(rows: Rows) -> Rows:
+    """A row for each build in turn: its tokens, its columns, its times and how much they grow."""
+    turn = (rows["build"] != rows["build"].shift()).cumsum()
+    found = rows.groupby(turn, sort=False).agg(
+        start=("batch", "first"),
+        end=("batch", "last"),
+        rung=("rung", "first"),
+        columns=("columns", "first"),
+        us=("median_us", "first"),
+        most=("median_us", "last"),
+    )
+    found["within"] = (found["most"] / found["us"]).where(found["end"] > found["start"])
+    found["step"] = found["us"] / found["most"].shift()
+    return found.reset_index(drop=True)
+
+
+class Step(NamedTuple):
+    """The largest step in time between builds up to the tokens that the bound has nearly free: from and to
+    how many tokens, how large, and how much time grows at most within a build.
+    """
+
+    before: int
+    after: int
+    ratio: float
+    within: float
+
+
+def largest_step(found: Rows, free: int) -> Step | None:
+    """The largest step of these builds up to `free` tokens, or None where none costs more than 5%."""
+    early = found[found["start"] <= free]
+    steps = early["step"].dropna()
+    if steps.empty or not steps.max() > 1.05:
+        return None
+    at = int(steps.idxmax())
+    ends = int(found["end"][at - 1]), int(found["start"][at])
+    return Step(*ends, float(steps[at]), float(early["within"].max()))
+
+
+def how_time_grows(here: Lab, drawn: Any, shapes: list[Any], batches: list[Any], table: Rows) -> Step | None:
+    """Say how our time grows up to the tokens that the bound has nearly free, beside the bound in `table`,
+    and whether within a build or from one build to the next; each build, folded; the largest step.
+    """
+    free, least = free_up_to(table)[0], table.set_index("batch")["ours"]
+    rows = _picks(here, drawn, batches)
+    us, first = rows.set_index("batch")["median_us"], least.index[0]
+    text = ""
+    if {first, free} <= set(us.index) and free > first:
+        text += f"**Predicted for {free} tokens: {least[free] / least[first]:.2f} times the time of {first}. "
+        text += f"Measured: {us[free] / us[first]:.2f} times.** "
+    if len(rows) < 3:
+        display.say(text + "Too few numbers of tokens were timed here to tell where time grows.")
+        return None
+    found = _builds(rows)
+    step = largest_step(found, free)
+    if step is None:
+        display.say(f"{text}No step between builds costs more than 5% up to {counted(free, 'token')}.")
+    else:
+        text += (
+            "A kernel is built for a number of columns, its constant TOKENS; the dispatcher picks the build "
+        )
+        text += (
+            f"by the number of tokens. Up to {free} the largest step is from {step.before} to {step.after} "
+        )
+        text += f"tokens, {step.ratio:.2f} times"
+        if grows_by_builds(step):
+            text += f"; within a build time grows {step.within:.2f} times at most. **So on this shape time "
+            text += "grows from build to build, hardly within one**"
+        display.say(f"{text}. {_on_all(here, shapes, batches, free)}".strip())
+    found["tokens"] = _spans(found, "start", "end", "{:.0f}")
+    found["took"] = _spans(found, "us", "most", "{:.1f}")
+    names = {"tokens": "Tokens timed", "rung": "Rung", "columns": "TOKENS", "took": "Time (µs)"}
+    names |= {"within": "Last ÷ first", "step": "First ÷ last of the build before"}
+    forms = {"columns": "{:.0f}", "within": "{:.2f}", "step": "{:.2f}"}
+    title = f"Each build that the dispatcher picks, {_named(drawn)} on {here.run['gpu']}"
+    display.table(found, names, forms, title, folded=True)
+    return step
+
+
+def _spans(found: Rows, first: str, last: str, form: str) -> list[str]:
+    """ "1 to 4", or one value where both are written alike."""
+    ends = [(form.format(a), form.format(b)) for a, b in zip(found[first], found[last], strict=True)]
+    return [a if a == b else f"{a}–{b}" for a, b in ends]
+
+
+def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free: int) -> Rows:
+    """Draw for how long DRAM, tensor cores and issue slots are busy, beside the kernel's time; say what grows
+    up to `free` tokens and at the largest step; the counters.
+    """
+    seen = _counters(here, shapes)
+    most = most_counted(seen, drawn)
+    if most.empty:
+        display.say("**Why is not known:** Nsight Compute could not count here.")
+        return most
+    title = f"How long each unit is busy, {most['shape'].iloc[0]}"
+    fig, ax = plot.figure("µs", title=title, height=1.3 + 0.5 * len(most))
+    style = {"color": "#1A1A1A", "linestyle": "--", "linewidth": 1.8, "zorder": 4, "label": "the kernel"}
+    ax.vlines(most["us"], [k - 0.46 for k in range(len(most))], [k + 0.46 for k in range(len(most))], **style)
+    longest = 1.12 * float(most["us"].max())
+    plot.grouped(ax, list(most["build"]), {unit: most[unit] for unit in _UNITS}, most=longest, form=".1f")
+    said = (
+        f"{title}, by Nsight Compute on {here.run['gpu']}: the share of time that it counts a unit busy, × "
+    )
+    said += "the kernel's time under it (dashed). Issue slots: the schedulers of an SM issue an instruction. "
+    plot.show(fig, f"{said}Tensor cores multiply all columns of a build, empty ones too.")
+    for line in (_grown(most, free), _stepped(most, step), _by_column(most)):
+        if line:
+            display.say(line)
+    names = {"shape": "n × k", "batch": "Tokens", "us": "Time (µs)", "dram_pct": "DRAM busy %"}
+    names |= {"tensor_pct": "Tensor busy %", "slot_pct": "Slots used %", "each": "Instructions a weight"}
+    names |= {"waits": "Waits most for"}
+    forms = dict.fromkeys(("dram_pct", "tensor_pct", "slot_pct"), "{:.0f}") | {
+        "us": "{:.1f}",
+        "each": "{:.1f}",
+    }
+    display.table(seen, names, forms, "Every shape that was counted", folded=True)
+    return most
+
+
+def most_counted(seen: Rows, drawn: Any) -> Rows:
+    """The counters of the drawn shape, by batch, or else of the last shape counted at the most batches."""
+    whole = seen.dropna(subset=[*_UNITS, "us"]) if len(seen) else seen
+    if whole.empty:
+        return whole
+    counts = whole.groupby("shape", sort=False)["batch"].count()
+    shape = _named(drawn) if counts.get(_named(drawn), 0) > 1 else counts.index[counts == counts.max()][-1]
+    return whole[whole["shape"] == shape].sort_values("batch", ignore_index=True)
+
+
+def against_peers(rows: Rows, shapes: list[Any], some: list[Any]) -> None:
+    """Say at how many points ours is ahead of its peers; how many times as fast as the fastest, folded."""
+    times = rows.pivot(index=["n", "k", "batch"], columns="who", values="median_us")
+    peers = [c for c in times if c not in ("ours", "FP16 cuBLAS", "two-op")]
+    ahead = (times[peers].min(axis=1) / times["ours"]).dropna()
+    if ahead.empty:
+        return
+    table = pd.DataFrame({"shape": [_named(shape) for shape in shapes]})
+    for b in some:
+        each = [ahead.get((n, k, b)) for n, k in shapes]
+        table[f"b{b}"] = ["no peer" if one is None else f"{one:.2f}" for one in each]
+    names = {"shape": "n × k"} | {f"b{b}": counted(b, "token") for b in some}
+    seen = {name: n for name in peers if (n := times[name].count())}
+    few = {name: n for name, n in seen.items() if n < len(ahead)}
+    text = "Against other INT4 kernels: ours is faster than "
+    text += f"{listed([name for name in seen if name not in few]) or 'any peer'} at {(ahead > 1).sum()} of "
+    text += f"{len(ahead)} points, at {ahead.min():.2f} to {ahead.max():.2f} times the speed of the fastest."
+    display.say(text)
+    title = "How many times as fast as the fastest peer"
+    display.table(table, names, {}, title, True)
+
+
+def states_compared(here: Lab, gpu: str) -> None:
+    """Show, folded, the duel with the fastest peer, rested and sustained."""
+    both = states.duels(display.power_rows(here, "int4"), "int4")
+    title = "Speed of ours over the fastest recorded peer's, in a burst and sustained (part 00b)"
+    title += f", {gpu}; timed in runs of its own, so not the times above"
+    display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
+
+
+def goals(here: Lab, rows: Rows, gpu: str) -> None:
+    """Show, folded, the floors and aims that were set before the kernels, and how many were reached."""
+    square = [c for c in here.cases("int4") if (c.n, c.k) == study.SQUARE]
+    squared = here.measure("int4", square) if square else rows[:0]
+    goals = claims.select("04c_batch", source=claims.COURSE)
+    evidence = claims.Evidence(here.store, {"int4": pd.concat([rows, squared])})
+    board = claims.board(goals, evidence)
+    met = board["word"].eq(claims.HOLDS).groupby(board["group"]).agg(["sum", "size"])
+    kinds = [kind for kind in ("floor", "aim") if kind in met.index]
+    counts = [f"{met['sum'][kind]} of {met['size'][kind]} {kind}s" for kind in kinds]
+    board["met"] = board["word"].replace({claims.HOLDS: "yes", claims.SHORT: "no"})
+    board["what"] = board["says"] + ": " + board["quantity"]
+    names = {"group": "Kind", "what": "What", "bars": "Asked"}
+    names |= {"measured": "Reached", "met": "Met"}
+    board["bars"] = board["bars"].str.replace(" ", "\u00a0")
+    title = f"Goals set before the kernels were written: {listed(counts)} met on {gpu}"
+    display.table(board, names, {}, title, folded=True)
+
+
+def _on_all(here: Lab, shapes: list[Any], batches: list[Any], free: int) -> str:
+    """How much time grows at most within a build and from one to the next, over all shapes."""
+    found = [_builds(rows) for shape in shapes if len(rows := _picks(here, shape, batches))]
+    early = pd.concat([each[each["start"] <= free] for each in found]) if len(found) > 1 else pd.DataFrame()
+    if early.empty or early["within"].isna().all() or early["step"].isna().all():
+        return ""
+    return (
+        f"Over all {len(found)} shapes a build's own tokens cost up to {early['within'].max():.2f} times, a "
+        f"change of build up to {early['step'].max():.2f}."
+    )
+
+
+def grows_by_builds(step: Step) -> bool:
+    """Whether further tokens of the same build cost less than half of what the largest step does."""
+    return step.within < 1 + (step.ratio - 1) / 2
+
+
+def _counters(here: Lab, shapes: list[Any]) -> Rows:
+    """The counters of the dispatcher's choices, a row each: shares in %, and busy times in µs by unit."""
+    ((tool, asked, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
+    wanted = [study.chosen(n, k, b, here.sized) for n, k in shapes for b in _COUNTED]
+    wanted = [c for c in wanted if c in asked]
+    seen = here.profile("int4", here.held("int4", wanted, tool), tool, metrics)
+    of = seen["case"].map({c.id: c for c in wanted})
+    seen["shape"] = [_named((c.n, c.k)) for c in of]
+    seen["batch"] = [c.batch for c in of]
+    seen["rung"] = [int(c.impl.partition("_")[0]) for c in of]
+    seen["columns"] = [study.own_rung(c)[1].get("TOKENS", c.batch) for c in of]
+    named = zip(seen["batch"], seen["rung"], seen["columns"], strict=True)
+    seen["build"] = [f"{counted(batch, 'token')}: rung {rung}, {wide} columns" for batch, rung, wide in named]
+    seen["waits"] = [_WAITS[row.astype(float).idxmax()] for _, row in seen[list(_WAITS)].iterrows()]
+    numbers = ["time_ns", "dram_pct", "tensor_pct", "issue_active", "inst_executed"]
+    seen[numbers] = seen[numbers].apply(pd.to_numeric)
+    seen["us"], seen["slot_pct"] = seen["time_ns"] / 1e3, 100 * seen["issue_active"]
+    seen["each"] = [32 * some / (c.n * c.k) for some, c in zip(seen["inst_executed"], of, strict=True)]
+    for unit, share in _UNITS.items():
+        seen[unit] = seen["us"] * seen[share] / 100
+    return seen
+
+
+def _grown(most: Rows, free: int) -> str:
+    """How long the kernel takes and each unit is busy at the fewest tokens and at `free`, or the most counted
+    up to them; whose work grows, and whether the busiest is so all the time.
+    """
+    early = most[most["batch"] <= free]
+    if len(early) < 2:
+        return ""
+    a, b = early.iloc[0], early.iloc[-1]
+    last = int(b["batch"])
+    units = [f"{_the(unit)} for {a[unit]:.1f} and {b[unit]:.1f}" for unit in _UNITS]
+    grown = [unit for unit in _UNITS if b[unit] > 1.1 * a[unit]]
+    text = f"From {int(a['batch'])} to {last} tokens the kernel's time goes from {a['us']:.1f} to "
+    text += f"{b['us']:.1f} µs. Busy are {listed(units)}. "
+    if grown:
+        text += f"**So the work that grows is that of {listed(map(_the, grown))}"
+        text += ", not memory's.** " if "memory" not in grown else ".** "
+    busy = b[list(_UNITS)].astype(float)
+    if busy.max() > 0.9 * b["us"]:
+        return f"{text}At {last} tokens one is busy nearly all the time, so it limits: {busy.idxmax()}."
+    text += f"At {last} tokens none is busy all the time"
+    if busy.sum() > b["us"]:
+        text += f", but the three together for {busy.sum():.1f} µs: they overlap in part only, so work added "
+        text += "to one of them can show in the time"
+    return f"{text}."
+
+
+def _stepped(most: Rows, step: Step | None) -> str:
+    """What changes at the largest step, where its two numbers of tokens were counted."""
+    at = most.set_index("batch")
+    if step is None or not {step.before, step.after} <= set(at.index):
+        return ""
+    a, b = at.loc[step.before], at.loc[step.after]
+    text = (
+        f"At the step from {step.before} to {step.after} tokens a weight takes {b['each']:.1f} instructions "
+    )
+    text += f"instead of {a['each']:.1f}"
+    if a["columns"] != b["columns"]:
+        text += f", and a build has {int(b['columns'])} columns instead of {int(a['columns'])}: the tensor "
+        text += f"cores are busy for {b['tensor cores']:.1f} µs instead of {a['tensor cores']:.1f}"
+    return f"{text}."
+
+
+def _by_column(most: Rows) -> str:
+    """Why rung 9's mma keeps tensor cores busy longer for a column than wgmma, where it was so counted."""
+    each = most["tensor cores"] / most["columns"]
+    mma, wgmma = each[most["rung"] < 10], each[most["rung"] >= 10]
+    if mma.empty or wgmma.empty or mma.min() < 1.2 * wgmma.max():
+        return ""
+    few, many = most.loc[mma.index[0]], most.loc[wgmma.index[0]]
+    more = ""
+    if many["columns"] > few["columns"] and many["tensor cores"] < 1.05 * few["tensor cores"]:
+        more = " So more columns can keep them busy no longer."
+    starts = f"{counted(int(few['batch']), 'token')} {int(few['columns'])} columns"
+    text = (
+        f"At {starts} keep the tensor cores busy for {few['tensor cores']:.1f} µs, at {int(many['batch'])} "
+    )
+    text += (
+        f"tokens {int(many['columns'])} columns for {many['tensor cores']:.1f}: by rung {int(few['rung'])}'s "
+    )
+    text += f"`mma` a column takes {mma.iloc[0]:.2f} µs of them, by `wgmma` {wgmma.min():.2f} to "
+    return text + f"{wgmma.max():.2f}." + more
+
+
+def _named(shape: Any) -> str:
+    """A shape in words: "28,672 × 8,192"."""
+    return f"{shape[0]:,} × {shape[1]:,}"
+
+
+def open_questions(here: Lab, drawn: Any, step: Step | None, most: Rows) -> None:
+    """List what the record leaves open of why time grows."""
+    lines = list[str]()
+    if len(most) > 1:
+        lines.append(
+            "How much of the added time each unit's work costs: busy times do not say what waits for what."
+        )
+    if step:
+        lines.append(f"{differ(here, drawn, step)} These were not timed one by one.")
+    lines.append("Why scaling weights instead of sums pays above 16 tokens, and not later.")
+    lines.append("What stream-K brings by itself: rung 13 was timed as a whole.")
+    display.say("The record leaves open:\n\n" + "\n".join(f"- {line}" for line in lines))
+
+
+def differ(here: Lab, drawn: Any, step: Step) -> str:
+    """In which constants the builds before and after a step differ, where they are of one rung."""
+    cases = [study.chosen(*drawn, batch, here.sized) for batch in (step.before, step.after)]
+    where = f"At the step from {step.before} to {step.after} tokens"
+    if cases[0].impl != cases[1].impl:
+        return f"{where} the rung changes."
+    built = [study.own_rung(case)[1] for case in cases]
+    other = [f"`{name}`" for name in built[1] if built[0].get(name) != built[1][name]]
+    other = [name for name in other if name != "`TOKENS`"]
+    changes = ["TOKENS"] + [f"the division of the work ({listed(other)})"] * bool(other)
+    if cases[0].impl == "11_tma" and built[0]["TOKENS"] <= SUMS_SCALED < built[1]["TOKENS"]:
+        changes.append("what is scaled (weights instead of sums)")
+    return f"{where} these change: {listed(changes)}."
+
+
+def _the(unit: str) -> str:
+    """A unit with its article, where it takes one."""
+    return unit if unit == "memory" else f"the {unit}"

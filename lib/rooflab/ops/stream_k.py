@@ -136,8 +136,8 @@ def _made(stream: int) -> tuple[Any, Any]:
 
 class Law(NamedTuple):
     """A tile of a rung: its format and macros; whether blocks may share it step by step, for which some tiles
-    lack registers; and microseconds on an H200 of a launch, of a tile that a block ends, of another block's
-    sums, and of a step of 128 of k.
+    lack registers (0: none, 1: any number of them, 2: any but a power of two, which spills); and microseconds
+    on an H200 of a launch, of a tile that a block ends, of another block's sums, and of a step of 128 of k.
     """
 
     of: Format
@@ -148,6 +148,11 @@ class Law(NamedTuple):
     turn: float
     other: float
     step: float
+
+    def may_share(self, sharers: int) -> bool:
+        """Whether so many blocks (0: none) may share a last turn of these tiles."""
+        power_of_two = sharers & (sharers - 1) == 0
+        return not sharers or self.shares == 1 or self.shares == 2 and not power_of_two
 
     def _steps_us(self, count: int, busy: int, batch: int) -> float:
         """Microseconds of so many steps while so many blocks run: the tile's own, or those in which memory
@@ -219,7 +224,7 @@ def _choice(
     for law in (law for law in laws(rung) if not widths or law.tokens in widths):
         tiles, steps = tiles_of(n, batch, law.tall, law.tokens), k // STEP
         for blocks, sharers in blocks_of(tiles, steps):
-            if law.shares or not sharers:
+            if law.may_share(sharers):
                 time = law.predicted(n, k, batch, blocks, sharers)
                 ways.append((time, law, {"BLOCKS": blocks, "SHARERS": sharers}))
         for blocks, parts in parts_of(tiles, steps) if of.exchange else []:

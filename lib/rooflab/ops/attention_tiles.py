@@ -214,6 +214,9 @@ def tile_laws(head_dim: int) -> tuple[TileLaw, ...]:
 _WORTH = 0.98
 
 
+_SPILLS_PACKED = ((96, 3, 112),)  # head_dim, warpgroups and keys of tiles that spill where heads are packed
+
+
 @functools.lru_cache(maxsize=4096)
 def voted_of(head_dim: int, prompt: Prompt | None, sms: int, free: bool = False) -> dict[str, int]:
     """The launch rule of LAWFUL rungs: warpgroups, keys and heads of a tile, by the law of its time. A rung
@@ -226,9 +229,11 @@ def voted_of(head_dim: int, prompt: Prompt | None, sms: int, free: bool = False)
     _, context, start, heads, kv_heads, causal, window = prompt
     pack = pairs_pack_of(heads // kv_heads, window or seen_of(prompt.n, context, start, causal, window))
     held = kept_together(context, kv_heads, head_dim) * (heads // kv_heads // pack)
+    whole = [tile for tile in (usual, *more) if pack == 1 or (head_dim, *tile[:2]) not in _SPILLS_PACKED]
+    usual = whole[0]
     times = {
         (tile, together): tile.predicted_us(prompt, pack, sms, together)
-        for tile in (usual, *more)
+        for tile in whole
         for together in ((held, 0) if free else (held,))
     }
     best = min(times, key=times.__getitem__)

@@ -211,7 +211,7 @@ def _chart(table: Rows, gpu: Any) -> None:
             at = max(float(end), float(saved)) + 0.02 * most
             says = f"saves {_signed(saved)}" + (f", {_signed(lost)} missing" if lost > 0 else "")
             ax.text(at, y, says, va="center", fontsize=8.5, fontweight="bold")
-    ax.set_xlim(min(0.0, 1.3 * float(table["saved"].min())) - 0.02 * most, 1.45 * most)
+    ax.set_xlim(min(0.0, 1.3 * float(table["saved"].min())) - 0.02 * most, 1.55 * most)
     plot.show(
         fig,
         f"{caption}, {gpu}. Black mark and number: the measured saving; from the mark to the bar's end is "

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflab.hardware import crossover, device
+from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import NEAR, SOURCES, Opening, Rows, lesson_10, lesson_10b, one_line, spread
-from rooflab.pages.lesson_10c_memory import weights_gb
+from rooflab.pages.lesson_10c_memory import why_not_alone
 from rooflab.studies import links, split
 from rooflab.view import display, explorer, plot
 from rooflab.words import FORMATS, listed
@@ -67,7 +67,7 @@ def opening(rows: Rows, here: Lab, explained: str = "") -> Opening:
     answer = (
         f"Of {large['title']} two {gpu}s make {large['tok_s']:,.0f} tokens a second where one makes "
         f"{by.loc[large['title'], links.ALONE]['tok_s']:,.0f}, {large['gain']:.2f} times as many, by "
-        f"“{WAYS[split.FUSED]}”: sums inside norms, launches that overlap, and a head split in two"
+        f"“{WAYS[split.FUSED]}”: sums inside norms, launches that overlap, and the output head split in two"
     )
     if len(fused) > 1:
         answer += f". {least['title']} gains least, {least['gain']:.2f} times"
@@ -114,11 +114,8 @@ def _chart(found: Rows, gpu: Any) -> Any:
 
 def _untimed(name: str, gpu: Any) -> str:
     """A model that one GPU was not timed with, and why where that is known."""
-    spec = device.match(str(gpu))
-    for model, format in split.NOT_ALONE:
-        if name == title(model, format) and spec and (size := weights_gb(model, format)) > spec.memory_gb:
-            return f"{name} ({size:.1f} GB of weights, where the datasheet has {spec.memory_gb:g})"
-    return name
+    whys = {title(model, format): why_not_alone(model, format, gpu) for model, format in split.NOT_ALONE}
+    return f"{name} (not asked of one: {whys[name]})" if whys.get(name) else name
 
 
 def facts(here: Lab) -> None:
@@ -129,11 +126,11 @@ def facts(here: Lab) -> None:
 
 
 def assumed() -> None:
-    """Say what a sum is taken for, with the bytes of one row."""
+    """Say what a sum is charged, with the bytes of one row."""
     width = 4096
     sent = links.crossing("all_reduce", split.SEPARATE, 2 * width, 2)
     display.say(
-        f"A sum is taken for what [lesson 10](10_links.ipynb) assumed: {links.HOP_US:g} µs for a crossing of "
+        f"We charge a sum what [lesson 10](10_links.ipynb) assumed: {links.HOP_US:g} µs for a crossing of "
         f"the link, and {links.LAUNCH_US:g} µs for a launch where it is a kernel of its own. Inside a norm "
         "there is none, because the norm is launched anyway. Its bytes add little: packets carry the round "
         f"beside the numbers, so {width:,} numbers in FP16 are {plot.size_text(sent)}, "
@@ -262,7 +259,7 @@ def _promised(found: Rows) -> str:
         return f"{text}."
     return (
         f"{text}. Where it fails, two GPUs take {over.min():.1f} to {over.max():.1f} times their bound, "
-        "which counts bytes and crossings and no launch."
+        "which counts bytes and crossings and no launch, as overlap may hide launches."
     )
 
 

@@ -52,7 +52,7 @@ def handed_over(rows: Rows, gpu: Any) -> None:
     told += f". Dotted: predicted, {counts}"
     display.say(
         f"**In one kernel a hand-over takes {saved.min():.1f} to {saved.max():.1f} µs less** than by our sum "
-        f"and a norm. The launch that it spares was taken for {links.LAUNCH_US:g}.{_near(found)}"
+        f"and a norm. We charged the launch that it spares {links.LAUNCH_US:g}.{_near(found)}"
     )
     plot.show(fig, f"{caption}, {gpu}, {plot.dates(found)}: {told}.")
     found["who"], found["ratio"] = found["impl"].map(WAYS), found["median_us"] / found["predicted_us"]
@@ -73,9 +73,7 @@ def _near(found: Rows) -> str:
     text = f" The times themselves hold within {NEAR - 1:.0%} in {near.sum()} of {len(near)} rows"
     late = (found["median_us"] > found["predicted_us"])[~near].all() and not near.all()
     return text + (
-        ": all take longer, by the norm's own work among others, which the prediction leaves out."
-        if late
-        else "."
+        ": all take longer. The prediction leaves out the norm's own work, among others." if late else "."
     )
 
 

@@ -20,7 +20,7 @@ from rooflab.words import FORMATS, listed
 PARTS = {
     "overlap": ("overlap", "#009E73"),
     "sums": ("two sums", "#56B4E9"),
-    "head": ("half a head", "#F0E442"),
+    "head": ("half the output head", "#F0E442"),
     "launches": ("other launches", "#CFCFCF"),
 }
 
@@ -43,12 +43,12 @@ def _launched() -> tuple[int, int]:
 
 
 def half_a_head(rows: Rows) -> None:
-    """Say what half a head is worth, by its bytes."""
+    """Say what half the output head is worth, by its bytes."""
     table = _layers(rows).dropna(subset="head")
     if len(table):
         token = table["head"] * [model_shapes.get(str(model)).layers for model in table["model"]]
         display.say(
-            f"**Half a head instead of a whole one saves {token.min():.0f} to {token.max():.0f} µs a token, "
+            f"**Half the output head saves {token.min():.0f} to {token.max():.0f} µs a token, "
             "by arithmetic**: the bytes that are not read, at the datasheet's bandwidth. Over the layers "
             f"that is {_span(table['head'])} µs each. Putting the shares together takes some of it back; it "
             "was not timed by itself."
@@ -73,13 +73,12 @@ def excess(rows: Rows, gpu: Any) -> None:
 def _overlap(table: Rows) -> str:
     """What the fused way changes, and what of it the overlap saves."""
     changes = (
-        f"Beside {WAYS[split.SEPARATE]} the fused way changes three things: launches overlap, sums move into "
-        "norms, and the head is split."
+        f"Beside {WAYS[split.SEPARATE]} the fused way changes four things: launches overlap, sums move into "
+        "norms, the output head is split, and other kernels multiply and attend."
     )
     timed = table.dropna(subset="overlap")
     if timed.empty:
         return f"{changes} What the overlap saves was not timed by itself."
-    most = timed[(timed["saved"] > 0) & (timed["overlap"] > 0.5 * timed["saved"])]
     saves = timed[timed["overlap"] > 0]
     text = f"**Launches that overlap save {_span(saves['overlap'])} µs a layer" if len(saves) else ""
     if len(saves) < len(timed):
@@ -88,13 +87,16 @@ def _overlap(table: Rows) -> str:
             if text
             else "**Launches that overlap save no time"
         )
-    if len(most):
-        who = f"on {len(most)} of {len(table)} models" if len(most) < len(table) else "on each model"
-        text += f", {who} more than half of what the fused way saves"
-    return (
-        f"{text}.** To tell this apart, the fused way's kernels were also timed by *plain launches*, each of "
-        "which waits for the end of the one before."
+    text += (
+        ".** To tell this apart, the fused way's kernels were also timed by *plain launches*, each of which "
+        "waits for the end of the one before"
     )
+    late = (timed["other"] < 0).sum()
+    if late:
+        text += (
+            f": by these the fused way is slower than {WAYS[split.SEPARATE]} on {late} of {len(timed)} models"
+        )
+    return f"{text}."
 
 
 def _worked(rows: Rows, table: Rows) -> Rows:
@@ -117,9 +119,10 @@ def _number_by_number(rows: Rows, row: Rows) -> str:
     separate, inside = _launched()
     saved, other, due, lost = (_signed(row[of]) for of in ("saved", "other", "due", "lost"))
     parts = (
-        f"two sums {_signed(row['sums'])}, each shorter by what a hand-over {width:,} wide saves; half a "
-        f"head {_signed(row['head'])}, as {size / 1e6:,.0f} MB not read at {size / head / 1e3:,.0f} GB/s are "
-        f"{head:,.0f} µs a token; {separate - inside - 2} other launches {_signed(row['launches'])}, at "
+        f"two sums {_signed(row['sums'])}, each shorter by what a hand-over {width:,} wide saves; half the "
+        f"output head {_signed(row['head'])}, as {size / 1e6:,.0f} MB not read at "
+        f"{size / head / 1e3:,.0f} GB/s are {head:,.0f} µs a token; {separate - inside - 2} other launches "
+        f"{_signed(row['launches'])}, at "
         f"{links.LAUNCH_US:g} assumed of each"
     )
     text = (
@@ -147,23 +150,27 @@ def _price(table: Rows) -> str:
     timed = table.dropna(subset=["overlap", "lost"])
     if not (timed["lost"] > 0).any():
         return ""
-    parts = [
-        f"{_span(part['lost'])} µs in {FORMATS[format]} ({_percent(part['lost'] / part['plain'])} of a layer)"
-        for format, part in timed.groupby("format", sort=False)
-    ]
     text = (
-        "**What is missing is, if the estimates hold, the price of other kernels**: the fused way multiplies "
-        f"and attends by kernels of its own. They take {listed(parts)} longer than those they replace"
+        "**What is missing is, if the estimates hold, the price of other kernels**, those that multiply and "
+        "attend."
     )
-    text += " (below zero: shorter)." if (timed["lost"] < 0).any() else "."
+    for format, part in timed.groupby("format", sort=False):
+        longer = part["lost"][part["lost"] > 0]
+        text += f" In {FORMATS[format]} they add "
+        if longer.empty:
+            text += "nothing."
+            continue
+        text += f"{_span(longer)} µs a layer"
+        text += f" on {len(longer)} of {len(part)} models." if len(longer) < len(part) else "."
     by = timed.pivot(index="model", columns="format", values="lost")
     if {"fp16", "int4_g128"} <= set(by):
         more = (by["int4_g128"] - by["fp16"]).dropna()
         said = [f"{us:.1f} µs for {model}" for model, us in more.items()]
         if len(more) and (more > 0).all():
             text += (
-                " Norms, sums, attention and head do not depend on the format of the layers' weights, so "
-                f"what INT4 misses more than FP16 is the price of its products: {listed(said)}."
+                " Norms, sums, attention and output head do not depend on the format of the layers' "
+                f"weights, so what INT4 misses more than FP16 is the price of its products: {listed(said)}. "
+                "Why these cost more was not looked into."
             )
     for row in _undone(timed).itertuples():
         text += (
@@ -177,11 +184,6 @@ def _price(table: Rows) -> str:
 def _undone(table: Rows) -> Rows:
     """The models on which the fused way's kernels take as much longer as the overlap saves, or more."""
     return table[(table["saved"] <= 0) & (table["overlap"] > 0) & (table["other"] < 0)]
-
-
-def _percent(shares: Rows) -> str:
-    """A range in whole percent, or the one number."""
-    return " to ".join(dict.fromkeys(f"{one:.0%}".replace("-", "−") for one in (shares.min(), shares.max())))
 
 
 def _span(us: Rows) -> str:
@@ -203,12 +205,13 @@ def _chart(table: Rows, gpu: Any) -> None:
     plot.stacked(ax, list(table["title"]), parts, "µs a layer", dict(PARTS.values()))
     full = table[list(PARTS)].clip(lower=0).sum(axis=1)
     most = float(max(full.max(), table["saved"].max()))
-    for y, saved, end in zip(range(len(table)), table["saved"], full, strict=True):
+    for y, (saved, lost, end) in enumerate(zip(table["saved"], table["lost"], full, strict=True)):
         if saved == saved:
             ax.plot([saved, saved], [y - 0.42, y + 0.42], color="black", linewidth=3, zorder=5)
             at = max(float(end), float(saved)) + 0.02 * most
-            ax.text(at, y, f"saves {_signed(saved)}", va="center", fontsize=8.5, fontweight="bold")
-    ax.set_xlim(min(0.0, 1.3 * float(table["saved"].min())) - 0.02 * most, 1.22 * most)
+            says = f"saves {_signed(saved)}" + (f", {_signed(lost)} missing" if lost > 0 else "")
+            ax.text(at, y, says, va="center", fontsize=8.5, fontweight="bold")
+    ax.set_xlim(min(0.0, 1.3 * float(table["saved"].min())) - 0.02 * most, 1.55 * most)
     plot.show(
         fig,
         f"{caption}, {gpu}. Black mark and number: the measured saving; from the mark to the bar's end is "
@@ -222,7 +225,7 @@ def _chart(table: Rows, gpu: Any) -> None:
 def _figures(table: Rows) -> list[Any]:
     """What backs the chart: the parts of what is saved, time above the bound, and where that is longest."""
     columns = {"title": "Model", "saved": "Saved", "overlap": "By the overlap", "other": "Without it"}
-    columns |= {"sums": "Two sums", "head": "Half a head", "launches": "Other launches"}
+    columns |= {"sums": "Two sums", "head": "Half the output head", "launches": "Other launches"}
     columns |= {"due": "These three", "lost": "Missing"}
     if table["overlap"].isna().all():
         columns = {of: says for of, says in columns.items() if of not in ("overlap", "other", "lost")}
@@ -230,7 +233,7 @@ def _figures(table: Rows) -> list[Any]:
     above = {"title": "Model", "bound": "Bound, the fused way", "over": "Above it"}
     above |= {"share": "Share of the bound", "alone": "One GPU, above its bound"}
     digits = dict.fromkeys(("bound", "over", "alone"), "{:.1f}") | {"title": "", "share": "{:.0%}"}
-    caption = "µs a layer on two GPUs, farthest from its bound first; the head's time is shared among layers"
+    caption = "µs a layer on two GPUs, farthest from its bound first; the output head is shared among layers"
     saved = "Saved by the fused way, µs a layer: measured, then three estimates"
     saved += "; missing: their sum less what is saved without overlap" * ("lost" in columns)
     return [
@@ -241,8 +244,8 @@ def _figures(table: Rows) -> list[Any]:
 
 
 def _with_rest(found: Rows, rows: Rows) -> Rows:
-    """With columns sums and launches: what these could save of a layer; due, with half a head; and lost, what
-    is less than that without overlap.
+    """With columns sums and launches: what these could save of a layer; due, with half the head; and lost,
+    what is less than that without overlap.
     """
     separate, inside = _launched()
     spares = (separate - inside - 2) * links.LAUNCH_US
@@ -360,7 +363,7 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     lost = by[(by < 1).all(axis=1)]
     said = ""
     if len(lost):
-        said = f" With whole heads and plain launches {listed(lost.index)} "
+        said = f" With a whole output head and plain launches {listed(lost.index)} "
         said += f"{'is' if len(lost) == 1 else 'are'} slower on two, by our kernel as by NCCL."
     lines = [
         f"- On two GPUs ({gpu}) a token is {fused['gain'].min():.2f} to {fused['gain'].max():.2f} times as "
@@ -403,18 +406,18 @@ def _shares(rows: Rows, found: Rows) -> str:
 
 
 def _all(rows: Rows) -> str:
-    """What the three changes save a layer, one by one, and what the fused way needs to pay."""
+    """What the changes save a layer, one by one, and what the fused way needs to pay."""
     found = _with_rest(_layers(rows), rows)
     usual, few = _usual(found.set_index("title")["saved"].sort_values())
     text = f"Beside {WAYS[split.SEPARATE]} {WAYS[split.FUSED]} saves {_of_models(usual, few, '.0f')}"
     text += f" ({_little(few)})." if len(few) else "."
-    head = f"half a head, by arithmetic, {_ends(found['head'])}"
+    head = f"half the output head, by arithmetic, {_ends(found['head'])}"
     shares = ", ".join(filter(None, (_shares(rows, found), head)))
     text += f" By part: {shares}."
     if found["overlap"].isna().all():
         return f"{text} What the overlap saves was not timed by itself."
     if len(undone := _undone(found)):
-        text += f" Its own kernels can cost as much: on {listed(undone['title'])} they do."
+        text += f" Its own products and attention can cost as much: on {listed(undone['title'])} they do."
     return text
 
 

@@ -66,16 +66,30 @@ def needed(model: str, format: str, held_gb: float) -> float:
     return float("nan")
 
 
-def _from(gpu: Any, held_gb: float) -> str:
-    """A GPU's memory in both units, with what its datasheet says."""
-    spec, gib = device.match(str(gpu)), held_gb * 1e9 / 2**30
-    text = f"{held_gb:.1f} GB ({gib:.1f} GiB"
-    if not spec:
-        return f"{text})"
-    near = abs(gib / spec.memory_gb - 1) < 0.02
-    return (
-        f"{text}, {'about the' if near else 'by the'} datasheet's {spec.memory_gb:g}{'' if near else ' GB'})"
-    )
+def why_not_alone(model: str, format: str, gpu: Any) -> str:
+    """Why the study asks no single GPU for a model of NOT_ALONE, where the datasheet is why, or ""."""
+    spec = device.match(str(gpu))
+    if not spec or (model, format) not in split.NOT_ALONE or not weights_gb(model, format) > spec.memory_gb:
+        return ""
+    size = weights_gb(model, format)
+    return f"weights alone take {size:.1f} GB, where the datasheet promises {spec.memory_gb:g}"
+
+
+def _from(run: Any, held_gb: float) -> str:
+    """A GPU's memory, with who says so."""
+    if is_blank(run["memory_bytes"]):
+        return f"the {held_gb:g} GB that the datasheet promises"
+    return f"the {held_gb:.1f} GB ({held_gb * 1e9 / 2**30:.1f} GiB) that the driver reports"
+
+
+def _untried(kinds: list[tuple[str, str]], gpu: Any, held_gb: float) -> str:
+    """The models that one GPU was not asked for though they would fit, with the reason."""
+    text = ""
+    for kind in kinds:
+        if (why := why_not_alone(*kind, gpu)) and needed(*kind, held_gb) == 1:
+            name = f"{kind[0]} in {FORMATS[kind[1]]}"
+            text += f" Even so the study does not ask {name} of one GPU, and no recording tried: {why}."
+    return text
 
 
 def short(kinds: Iterable[tuple[str, str]], held_gb: float) -> dict[str, float]:
@@ -100,10 +114,11 @@ def _others(held_gb: float) -> list[int]:
     return [gb for gb in SIZES_GB if not 0.9 < held_gb / gb < 1.1]
 
 
-def _told(table: pd.DataFrame, kinds: list[tuple[str, str]], gpu: Any, held_gb: float) -> str:
+def _told(table: pd.DataFrame, kinds: list[tuple[str, str]], run: Any, held_gb: float) -> str:
     """Which models need several such GPUs for their memory, what the largest takes, and which need several of
     other sizes.
     """
+    gpu = run["gpu"]
     if held_gb != held_gb:
         return f"How much memory the {gpu} has is not recorded."
     more = short(kinds, held_gb)
@@ -114,8 +129,9 @@ def _told(table: pd.DataFrame, kinds: list[tuple[str, str]], gpu: Any, held_gb: 
     each = model_shapes.kv_bytes_per_token(model_shapes.get(model)) / 1e6
     text += (
         f", by arithmetic. {most['title']} is the largest: {most['1']:.1f} GB of weights and "
-        f"{most['cache']:.1f} of KV cache ({CONTEXT:,} tokens of {each:.2f} MB), of {_from(gpu, held_gb)}."
+        f"{most['cache']:.1f} of KV cache ({CONTEXT:,} tokens of {each:.2f} MB), of {_from(run, held_gb)}."
     )
+    text += _untried(kinds, gpu, held_gb)
     for gb in _others(held_gb):
         found = short(kinds, gb)
         text += f" With {gb} GB a GPU {_needing(found) if found else 'each needs one'}."
@@ -150,7 +166,7 @@ def memory(rows: Rows, here: Lab) -> None:
         table[str(gpus)] = [weights_gb(*kind, gpus) for kind in kinds]
     table["cache"] = [cache_gb(model) for model, _ in kinds]
     table["needs"] = [needed(*kind, held_gb) for kind in kinds]
-    display.say(_told(table, kinds, gpu, held_gb))
+    display.say(_told(table, kinds, run, held_gb))
     caption = "Weights and a KV cache in a GPU's memory"
     fig, ax = plot.figure("GB", title=caption, height=1.3 + 0.4 * len(table))
     sums = {

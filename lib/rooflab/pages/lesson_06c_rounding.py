@@ -45,7 +45,10 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     caption = (
         f"What rounding leaves; heads of {width}, up to {keys:,} keys. Typical errors are RMS, those of "
     )
-    caption += f"outputs and weights computed by NumPy on such inputs, {TOKENS} tokens"
+    caption += (
+        f"outputs and weights computed by NumPy on such inputs, {TOKENS} tokens, without numbers below "
+    )
+    caption += "FP16's normal range"
     display.table(guess, names, {}, caption)
     display.say(
         "**The estimate for a rung adds up the largest errors of its roundings.** Rung 1 rounds outputs: "

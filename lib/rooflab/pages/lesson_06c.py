@@ -173,9 +173,12 @@ def nan_spreads(edges: Rows) -> None:
         text += "**A NaN can spread.** A value that is NaN also reaches queries that do **not** see it, with "
         text += all_but([name for name in by.index if name not in spread.index], by.index)
         text += ": such a query shares a tile with one that does, and its weight of 0 times NaN is NaN. "
+        by_key = [name for name in ("1_scalar", "2_tiled", "3_half2") if name in by.index]
+        if by_key and not set(by_key) & set(spread.index):
+            text += f"In {listed(by_key)} a warp goes through the keys that its query sees, and no others. "
     wide = by[by["NaN in k spread"] > 0]
     if len(wide):
-        text += f"With {', '.join(wide.index)} a NaN in a key does so too: it adds its mask to the score, "
+        text += f"With {', '.join(wide.index)} a NaN in a key spreads too: it adds its mask to the score, "
         text += "and NaN minus infinity is NaN. "
     if text:
         display.say(text.rstrip())
@@ -223,14 +226,11 @@ def _how_far(spread: Rows) -> str:
 def _judged_loud(error: float, median: float) -> str:
     """What a simulation on the CPU says of rung 3's error on loud inputs, beside the median rung's."""
     packed, plain = loud_simulated()
+    explained = error / median <= 2 * packed / plain
     text = ": **too coarse for scores that large; take another rung there.** Its FP16 sums "
-    text += "can explain that" if error / median <= 2 * packed / plain else "alone do not explain that"
+    text += "can explain that" if explained else "alone do not explain that"
     text += f": on other loud inputs, on the CPU, they make a plain computation err by {packed / plain:.0f} "
-    text += (
-        f"times as much, by {1e3 * packed:.0f} ‰ of the RMS. No limit is recorded for these inputs. Twice "
-    )
-    text += f"the plain computation's error, the gate's rule, is {2e3 * packed:.0f} ‰: the rung's "
-    return text + f"{1e3 * error:.0f} ‰ {'is within' if error <= 2 * packed else 'exceeds'} that."
+    return f"{text}times as much.{' To round as declared is not always enough.' if explained else ''}"
 
 
 def words_changed(answers: Any, rungs: list[Any]) -> Rows:
@@ -253,7 +253,9 @@ def every_word(words: Rows) -> None:
         "- *Moved*: the largest change of a logit, in units of the logits' standard deviation.\n"
         "- *Same of best 5*: how many of the five best words stay, at the worst place."
     )
-    display.fold_parts("Every kernel's words", [meant, (words, names, forms | {"move": "{:.4f}"})])
+    display.fold_parts(
+        "Every kernel's words", [meant, *_other_decoders(words), (words, names, forms | {"move": "{:.4f}"})]
+    )
 
 
 def words_changed_explained(words: Rows) -> None:
@@ -261,30 +263,32 @@ def words_changed_explained(words: Rows) -> None:
     changed = words[words["changed"] > 0]
     apart = words[words["changed though apart"] > 0]
     count = f"{words['words'].iloc[0]:.0f} words"
+    pairs = zip(changed["impl"], changed["changed"], strict=True)
+    some = listed(f"{who} changes {times:.0f}" for who, times in pairs)
     if len(apart):
         text = f"**Clear choices change with {listed(apart['impl'])}**: of {count} some change though their "
-        text += "logits are apart. "
+        text += "two best logits differ by more than the kernel moved them."
     elif len(changed):
-        text = f"**No clear choice changes**: of {count} {len(words) - len(changed)} of {len(words)} kernels "
-        pairs = zip(changed["impl"], changed["changed"], strict=True)
-        text += "change none; " + listed(f"{who} changes {times:.0f}" for who, times in pairs)
-        text += ", between two words with nearly equal logits. "
+        text = f"**No clear choice changes**: of {count} {some}, each between two logits that differ by less "
+        text += f"than the kernel moved them. The other {len(words) - len(changed)} kernels change none."
     else:
-        text = f"**No choice changes**: of {count} none is changed by any kernel. "
-    text = text.rstrip()
+        text = f"**No choice changes**: of {count} none is changed by any kernel."
+    display.say(text)
+
+
+def _other_decoders(words: Rows) -> list[str]:
+    """Which kernels ran in another decoder than most, and that no other kernel was asked there."""
     usual = words["head_dim"].mode().iloc[0]
-    for width, other in words[words["head_dim"] != usual].groupby("head_dim"):
-        same = len(changed) and set(other["impl"]) == set(changed["impl"])
-        text += (
-            f" {'These' if same else listed(other['impl'])} ran in another decoder, with heads {width} wide "
-        )
-        text += f"instead of {usual}; no other kernel was asked there"
-        text += (
+    return [
+        f"{listed(other['impl'])} ran in another decoder, with heads {width} wide instead of {usual}; no "
+        "other kernel was asked there"
+        + (
             ", so whether the kernels or the decoder make words change is not known."
-            if (other["changed"].any())
+            if other["changed"].any()
             else "."
         )
-    display.say(text)
+        for width, other in words[words["head_dim"] != usual].groupby("head_dim")
+    ]
 
 
 def takeaway(edges: Rows, loud: Rows) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import textwrap
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ from rooflab.words import listed
 
 KEYS = 32  # of a tile
 FP16_SUMS = "3_half2"  # the rung that adds up scores in FP16
+_FORMATS = {"fp16": "FP16", "bf16": "bfloat16"}
+_NONE = pd.DataFrame(columns=["error", "error_budget", "format"], dtype=float)
 # What is planted, in the words of the table; the first is none.
 RIGHT = "none"
 FAULTS = {
@@ -177,9 +180,9 @@ def planted_faults() -> None:
         )
 
 
-def nearness(some: Rows | None = None) -> None:
+def nearness(*recorded: Rows) -> None:
     """Say how far beyond the gate's limit the smallest fault comes, why that is twice an error, with the
-    recorded rows `some` of right kernels, and what a wider limit lets pass.
+    rows of right kernels that are `recorded`, and what a wider limit lets pass.
     """
     by, faults = by_shape(), errors().set_index("fault")
     wrong = faults.drop(RIGHT)
@@ -190,7 +193,7 @@ def nearness(some: Rows | None = None) -> None:
     text += f"({FAULTS[least].partition(',')[0]}: {mine['gate'].min():.1f} to {mine['gate'].max():.1f} times "
     text += "the limit).\n\n"
     text += "**Why twice?** The factor is chosen, not derived: a right kernel adds in another order than the "
-    text += f"plain computation, and may err by more. {_between(some, float(mine['gate'].min()))}"
+    text += f"plain computation, and may err by more. {_between(recorded, float(mine['gate'].min()))}"
     if hidden := int(wrong["gate_sums hides"][least]):
         text += (
             f"A limit wider than a kernel needs hides faults: under that of {FP16_SUMS}, with FP16 sums, the "
@@ -199,13 +202,20 @@ def nearness(some: Rows | None = None) -> None:
     display.say(text.rstrip())
 
 
-def _between(some: Rows | None, least: float) -> str:
+def _between(recorded: Sequence[Rows], least: float) -> str:
     """Whether the limit lies between the errors of recorded kernels and the smallest fault's."""
-    share = pd.Series(dtype=float) if some is None else (some["error"] / some["error_budget"]).dropna()
-    if share.empty:
+    held = pd.concat([rows[["error", "error_budget", "format"]] for rows in recorded if len(rows)] or [_NONE])
+    held = held.assign(share=held["error"] / held["error_budget"]).dropna(subset=["share"])
+    if held.empty:
         return ""
-    text = f"Measured kernels come to {share.min():.2f} to {share.max():.2f} of their limit at the first "
-    text += f"chart's prompt, the smallest fault on these shapes to {least:.1f} times its limit or more: "
+    share, said = held["share"], []
+    for name, group in held.groupby("format", sort=False)["share"]:
+        ends = dict.fromkeys(f"{end:.2f}" for end in (group.min(), group.max()))
+        said.append(f"{' to '.join(ends)} ({_FORMATS.get(str(name), name)})")
+    text = (
+        f"At the first chart's prompt kernels come to {listed(said)} of their limit, the smallest fault on "
+    )
+    text += f"these shapes to {least:.1f} times its limit or more: "
     return text + f"a factor of 2 {'parts' if share.max() <= 1 < least else 'does not part'} them. "
 
 
@@ -233,5 +243,6 @@ def _chart(found: pd.DataFrame) -> None:
     ax.axvline(1.0, color="black", linewidth=1.4, zorder=3)
     ax.set_xlim(min(0.15, found["gate"].min() / 3), 12 * found["gate"].max())
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    said = f"{title} for sums in FP32, each at the worst of the nine shapes, computed here. Grey: no fault, "
+    said = f"{title} for libraries and all rungs but {FP16_SUMS}, each at the worst of the nine "
+    said += "shapes, computed here. Grey: no fault, "
     plot.show(fig, f"{said}0.5 by construction: that code is the plain computation, in another order.")

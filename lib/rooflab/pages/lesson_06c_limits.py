@@ -15,7 +15,6 @@ from rooflab.lab import Lab
 from rooflab.ops import attention as op
 from rooflab.pages import Rows
 from rooflab.pages.lesson_06c_rounding import HALF
-from rooflab.records.case import Case
 from rooflab.studies import attention as study
 from rooflab.studies import attention_work
 from rooflab.view import display, plot
@@ -221,69 +220,35 @@ def errors_chart(some: Rows, seq: int, gpu: str) -> tuple[Any, str]:
     ax.axvline(1e3 * HALF, color="black", linewidth=1, linestyle="--", zorder=3)
     ends = [each for each in (*values, *allowed) if each == each]
     ax.set_xlim(0, 1.22 * max(ends, default=1.0))
-    said = (
-        f"{title}, on {gpu}, {plot.dates(some)}, in thousandths of each row's largest output. Grey, to the "
-    )
+    said = f"{title}, on {gpu}, {plot.dates(some)}, in thousandths of the largest output of a row "
+    said += "(a query's output in a head). Grey, to the "
     said += "black mark: the gate's limit for a kernel's number format. Dashed: rounding the output alone, "
     return fig, f"{said}{1e3 * HALF:.2f} ‰ at most."
 
 
-def _tiles_differ(own: Rows) -> str:
-    """What differs between Hopper's rungs, which round alike, where their errors differ: keys of a tile, and
-    when outputs are rescaled.
+def in_bf16(here: Lab, seq: int) -> Rows:
+    """Say in one line how far the builds for bfloat16 err on the prompt of `seq` tokens, and their limit;
+    their rows.
     """
-    rows = own[own["impl"].isin(op.HOPPER)].dropna(subset=["error"])
-    keys = {str(row["impl"]): study.own_rung(Case.from_row(row))[1].get("KEYS") for _, row in rows.iterrows()}
-    rows = rows.assign(keys=rows["impl"].map(keys)).dropna(subset=["keys"])
-    if rows["keys"].nunique() < 2 or rows["error"].nunique() < 2:
-        return ""
-    said = [f"{count:.0f} keys in {listed(group['impl'])}" for count, group in rows.groupby("keys")]
-    text = f"Hopper's rungs round the same numbers, but in other tiles ({'; '.join(said)}), and from rung "
-    text += "11 on a row's weights may be relative to an earlier largest score ([06b](06b_wide.ipynb)). Both "
-    return f"{text}change which way a weight rounds.{_same_tile(rows)}"
-
-
-def _same_tile(rows: Rows) -> str:
-    """What Hopper rungs with the late rescale tell of the reason for different errors, beside rung 9, which
-    has none.
-    """
-    old = rows[rows["impl"] == "9_wgmma"]
-    for _, first in old.iterrows():
-        later = rows[rows["impl"].ne(first["impl"])]
-        alike = later["error"].map("{:.3g}".format) == f"{first['error']:.3g}"
-        text = ""
-        for is_alike, group in later.groupby(alike, sort=False):
-            ends = [f"{1e3 * end:.2f}" for end in (group["error"].min(), group["error"].max())]
-            err = f"{' to '.join(dict.fromkeys(ends))} ‰"
-            text += f" {listed(group['impl'])} err{'s' * (len(group) == 1)} "
-            text += f"as {first['impl']} does, by {1e3 * first['error']:.2f} ‰." if is_alike else f"by {err}."
-        return f"{text} Whether tiles or the late rescale set them apart is not recorded."
-    return " Whether tiles or the late rescale set them apart is not recorded."
-
-
-def in_bf16(here: Lab, seq: int) -> None:
-    """Say in one line how far the builds for bfloat16 err on the prompt of `seq` tokens, and their limit."""
     cases = [c for c in here.cases("attention") if c.operator == "attention" and c.format == "bf16"]
     rows = here.measure("attention", [c for c in cases if c.seq == seq]) if cases else pd.DataFrame()
     own = rows[rows["kind"].eq("own")].dropna(subset=["error"]) if len(rows) else rows
     if own.empty:
         display.say("**In bfloat16** no error is recorded at this length.")
-        return
+        return rows
     limit, error = float(own["error_budget"].min()), float(own["error"].max())
     text = f"**In bfloat16** {own['impl'].nunique()} rungs err by up to {1e3 * error:.1f} ‰ on this prompt, "
     worst = float((own["error"] / own["error_budget"]).max())
     text += f"and the limit is {1e3 * limit:.1f}"
     display.say(f"{text}: " + ("all keep it." if worst <= 1 else "not all keep it."))
+    return rows
 
 
 def nearer_than_torch(some: Rows) -> None:
-    """Say which rungs are further from float64 than every library, and why Hopper's differ."""
+    """Say which rungs are further from float64 than every library."""
     own, peer = some[some["kind"] == "own"], some[some["kind"] == "peer"].dropna(subset=["error"])
     if len(peer):
         far, least = own[own["error"] > 1.01 * peer["error"].max()], 1e3 * peer["error"].max()
         text = f"**Beside the libraries**: the least exact of them errs by {least:.2f} ‰; "
         text += f"further off: {listed(far['impl'])}." if len(far) else "no rung is further off."
         display.say(text)
-    tiles = _tiles_differ(own)
-    if tiles:
-        display.fold_parts("Why Hopper's rungs do not all err alike", [tiles])

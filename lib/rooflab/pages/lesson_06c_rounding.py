@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from rooflab.studies import attention_work
 from rooflab.view import display
 
 HALF = 2.0**-11  # the most that rounding to FP16 moves a number, over the number
+TOKENS = 256  # of the inputs that errors of rounding are computed on here
 _OUTLIERS = 256  # one number of so many is four times as large
 _PRODUCT = 64.0  # about the largest of two outliers: see largest_score
 
@@ -24,29 +26,29 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     """Show what rounding costs, by what is rounded, for heads of `width` over `keys` keys; the largest error
     that is estimated for rungs 1, 4 and 3, over the number.
     """
-    one, typical, sums = f"{1e3 * HALF:.2f}", HALF / np.sqrt(3), _of_outliers(width)
-    why = f"{one} at most; typically {one} ÷ √3, the RMS of errors spread evenly up to {one}"
-    rows = [("outputs to FP16", "the output itself", typical, HALF, why)]
+    one, sums, found = f"{1e3 * HALF:.2f}", _of_outliers(width), _typical(width)
+    why = "at most half a step: just above a power of two most, just below it half of that"
+    rows = [("outputs to FP16", "the output itself", found["outputs"], HALF, why)]
     why = "as in the example; the largest is a guess, no bound"
-    rows += [("weights to FP16", "typical: a typical output; largest: the row's largest", typical, HALF, why)]
-    why = "typically as one rounding's; the largest where two outliers meet"
-    rows += [
-        (
-            "scores, added up in FP16 (rung 3)",
-            "1, not the score: weights depend on its absolute error",
-            typical,
-            sums,
-            why,
-        )
-    ]
-    rows += [("anything, to FP32", "the number itself", 2.0**-24, 2.0**-24, "FP32 keeps 24 bits")]
+    of = "typical: a typical output; largest: the row's largest"
+    rows += [("weights to FP16", of, found["weights"], HALF, why)]
+    why = f"typically one rounding of a number from 1 to 2, {one} ÷ √3; the largest where two outliers meet"
+    of = "absolute, in thousandths: weights depend on it"
+    rows += [("scores, added up in FP16 (rung 3)", of, HALF / np.sqrt(3), sums, why)]
+    rows += [("outputs to FP32", "the output itself", found["FP32"], 2.0**-24, "FP32 keeps 24 bits")]
     guess = pd.DataFrame(rows, columns=["what", "of", "typical", "largest", "why"])
     guess[["typical", "largest"]] *= 1e3
     names = {"what": "Rounded", "typical": "Typical error (‰)", "largest": "Largest, about (‰)"}
     names |= {"of": "‰ of what", "why": "Because"}
     for name in ("typical", "largest"):
         guess[name] = [_two_digits(value) for value in guess[name]]
-    caption = f"What rounding leaves; heads of {width}, up to {keys:,} keys"
+    caption = (
+        f"What rounding leaves; heads of {width}, up to {keys:,} keys. Typical errors are RMS, those of "
+    )
+    caption += (
+        f"outputs and weights computed by NumPy on such inputs, {TOKENS} tokens, without numbers below "
+    )
+    caption += "FP16's normal range"
     display.table(guess, names, {}, caption)
     display.say(
         "**The estimate for a rung adds up the largest errors of its roundings.** Rung 1 rounds outputs: "
@@ -55,6 +57,41 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
         "estimate and no bound, so it holds if a measured error is within a factor of two of it."
     )
     return {"1_scalar": HALF, "4_mma": 2 * HALF, "3_half2": 2 * HALF + sums}
+
+
+@functools.cache
+def _inputs(width: int) -> tuple[study.Shape, Any, Any, Any]:
+    """A shape of TOKENS tokens with the page's random inputs, on the CPU."""
+    shape = study.shape_of(study.ladder(width, TOKENS)[0])
+    with ops.on("cpu"):
+        return shape, *attention_work.operands(shape)
+
+
+def _typical(width: int) -> dict[str, float]:
+    """The RMS of what rounding moves a number, over the number: outputs to FP16 and to FP32, weights to FP16;
+    numbers too small for all of FP16's bits left out.
+    """
+    shape, q, k, v = _inputs(width)
+    with ops.on("cpu"):
+        exact = attention_work.exact(q, k, v, shape)
+    scores = q[:, 0].astype(float) @ k[:, 0].astype(float).T / np.sqrt(width)
+    scores[np.triu_indices(shape.n, 1)] = -np.inf
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+
+    def moved(x: Any, kind: Any) -> float:
+        full = x[abs(x) >= float(np.finfo(np.float16).smallest_normal)]
+        return float(np.sqrt(((full.astype(kind).astype(float) / full - 1) ** 2).mean()))
+
+    return {
+        "outputs": moved(exact, np.float16),
+        "weights": moved(weights, np.float16),
+        "FP32": moved(exact, np.float32),
+    }
+
+
+def _half(x: Any) -> Any:
+    """Numbers rounded to FP16."""
+    return x.astype(np.float16).astype(np.float32)
 
 
 def _two_digits(value: float) -> str:
@@ -130,15 +167,14 @@ def one_output(
     """
     weights = np.exp(np.array(scores))
     rounded = weights.astype(np.float16).astype(float)
-    lines = ["weight     in FP16    off by     value   weight × value   off by × value"]
+    lines = ["weight      in FP16     off by       value   weight × value   off by × value"]
     for weight, kept, value in zip(weights, rounded, values, strict=True):
-        off = f"{1e3 * (kept / weight - 1):+.2f} ‰"
         lines.append(
-            f"{weight:.6f}   {kept:.6f}   {off:<8}   {value:+.1f}    {weight * value:+.6f}"
-            f"        {(kept - weight) * value:+.6f}"
+            f"{weight:.7f}   {kept:.7f}   {kept - weight:+.7f}   {value:+.1f}    {weight * value:+.7f}"
+            f"       {(kept - weight) * value:+.7f}"
         )
     whole, off = float(weights @ values), float((rounded - weights) @ values)
-    lines.append(f"{'together':<41}{whole:+.6f}        {off:+.6f}")
+    lines.append(f"{'together':<45}{whole:+.7f}       {off:+.7f}")
     text = "\n".join(lines)
     display.say(f"```text\n{text}\n```\n\nThe output is off by {1e3 * abs(off / whole):.2f} ‰ of itself.")
 
@@ -158,13 +194,11 @@ def one_sum(numbers: Sequence[tuple[float, float]] = ((1.328125, 0.765625), (0.7
     display.say(f"```text\n{text}\n```\n\nThe sum is {whole:.6f}; this one is off by {off:+.6f}.")
 
 
-def scores_tested(width: int = 128, tokens: int = 256) -> None:
+def scores_tested(width: int = 128) -> None:
     """Add up scores of random inputs as rung 3 does, on the CPU, and say how far they are off beside what
     the table predicts.
     """
-    shape = study.shape_of(study.ladder(width, tokens)[0])
-    with ops.on("cpu"):
-        q, k, _ = attention_work.operands(shape)
+    _, q, k, _ = _inputs(width)
     query, keys = q[:, 0].astype(np.float32), k[:, 0].astype(np.float32)
     exact = query.astype(float) @ keys.T.astype(float)
     off = abs(attention_work.packed_scores(query, keys) - exact) / np.sqrt(width)
@@ -187,15 +221,12 @@ def loud_simulated() -> tuple[float, float]:
     case = next(case for case in asks.edges() if case.impl == "3_half2")
     shape = study.shape_of(case)
 
-    def half(x: Any) -> Any:
-        return x.astype(np.float16).astype(np.float32)
-
     with ops.on("cpu"):
         q, k, v = attention_work.operands(shape)
         loud = (q.astype(np.float32) * asks.LOUD).astype(np.float16)
         expected = attention_work.exact(loud, k, v, shape)
         rms = np.sqrt((expected**2).mean())
         packed, plain = (
-            half(attention_work.exact(loud, k, v, shape, half, packed=way)) for way in (True, False)
+            _half(attention_work.exact(loud, k, v, shape, _half, packed=way)) for way in (True, False)
         )
     return float(abs(packed - expected).max() / rms), float(abs(plain - expected).max() / rms)

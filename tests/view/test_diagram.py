@@ -46,6 +46,7 @@ from rooflab.view.diagram import (
     staying,
     svg,
     tiles,
+    two_warps,
     words,
 )
 
@@ -97,6 +98,7 @@ def all_of(here):
         "softmax": diagram.online_softmax(),
         "banks": diagram.banks(),
         "handed on": diagram.handed_on(),
+        "half apart": diagram.half_apart(),
         "holders": diagram.holders(512),
         "nan leak": diagram.nan_leak(),
         "warp roles": diagram.warp_roles(over_time.Lengths(0.5, 1.0, 0.6)),
@@ -615,6 +617,20 @@ def test_roles_go_on_beside_each_other_in_the_source_s_order():
     stuck = found._replace(adds=[step for step in found.adds if step != "release V"])
     with pytest.raises(UsageError, match="All wait: "):
         roles.simulate(stuck, 6, TAKES)
+
+
+def test_warps_of_a_ring_come_apart_and_keep_tensor_cores_busy():
+    together, apart = (two_warps.steps_of(name) for name in (two_warps.TOGETHER, two_warps.APART))
+    assert together == ["meet", "QK", "softmax", "meet", "PV"]
+    assert (two_warps.simulate(together, 6).rests, two_warps.simulate(apart, 6).rests) == (6, 0)
+    run = two_warps.simulate(apart, 6)
+    for bar in run.bars:
+        assert run.full[bar.tile] <= bar.start and bar.end <= run.empty[bar.tile]
+    assert all(run.claimed[t] >= run.empty[t - 2] for t in range(2, 6)), "a slot is written while it is read"
+    with pytest.raises(UsageError, match="no loop over tiles"):
+        two_warps.steps_of("1_scalar")
+    with pytest.raises(UsageError, match="Both warps wait"):
+        two_warps.simulate([step for step in apart if step != "copy"], 3)
 
 
 def test_more_loads_under_way_are_more_done():

@@ -36,9 +36,17 @@ def pace_of_the_drawing(here: Lab, takes: over_time.Lengths) -> None:
     text += f"{_share(f'{tflop_s:,.0f} TFLOP/s', sms)} = **{products:.2f} µs**, at {peak}\n"
     text += f"- the softmax: {over_time.QUERIES} × {keys} exponentials, {over_time.EXPONENTIALS} a clock at "
     text += f"{mhz / 1e3:.2f} GHz = **{takes.softmax:.2f} µs**\n\n"
-    if products >= max(copies, takes.softmax):
-        barely = ", if only just" if _FAR * copies > products else ""
-        text += f"Products take the longest{barely}, so the drawing's tensor cores set the pace"
+    text += _rates_beside(here)
+    kernel = over_time.read(here) if over_time.read_warm(here) else gb_s
+    read = copies * gb_s / min(gb_s, kernel)  # how long the copies take at the rate of plain reads
+    if copies < _FAR * products and products < _FAR * read and max(copies, products) >= takes.softmax:
+        text += "Copies and products are too near each other to tell which sets the pace"
+        text += f"{_slower(copies, read)}. So the drawing could be either way."
+        if 2 * copies > products:
+            text += f" A block of {over_time.QUERIES // 2} queries would wait for copies in both: as many "
+            text += "bytes for half of the products (rung 12)."
+    elif products >= max(copies, takes.softmax):
+        text += "Products take the longest, so the drawing's tensor cores set the pace"
         if 2 * copies > products:
             text += f". A block of {over_time.QUERIES // 2} queries would wait for copies: as many bytes for "
             text += "half of the products (rung 12)"
@@ -51,6 +59,30 @@ def pace_of_the_drawing(here: Lab, takes: over_time.Lengths) -> None:
     else:
         text += "The softmax takes the longest, so the tensor cores wait for it."
     display.say(text)
+
+
+def _slower(copies: float, read: float) -> str:
+    """How long the copies take at the rate of plain reads, where that is slower."""
+    return f": at that kernel's rate copies take {read:.2f} µs" if read > 1.005 * copies else ""
+
+
+def _rates_beside(here: Lab) -> str:
+    """Why the rate of copies may exceed what a kernel that only reads L2 reached, and a rung the roof."""
+    most, reads, text = over_time.copied(here), over_time.read(here), ""
+    if most is None or most.gb_s <= reads:
+        return text
+    peak = over_time.rates(here)[1]
+    if "fp16_tensor" in here.roof and most.tflop_s > peak:
+        text += (
+            f"Those {most.tflop_s:,.0f} TFLOP/s pass the roof of {peak:,.0f}, which a library reached with "
+        )
+        text += (
+            "random matrices: presumably the rung's products draw less power, so the clock is higher (see "
+        )
+        text += "*Measured*). "
+    if over_time.read_warm(here):
+        text += f"A kernel that only reads L2 reached {reads:,.0f} GB/s: it is not the fastest reader. "
+    return text
 
 
 def _busy(takes: over_time.Lengths, tiles: int) -> float:
@@ -78,8 +110,8 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
     tiles = max(1, round(_TOKENS / keys / 2))  # a causal prompt's blocks see half of the keys on average
     drawn, got = _busy(takes, tiles), 100 * float(rows.loc[over_time.RUNG, "roof_fraction"])
     text = f"**Test**: with {_TOKENS:,} tokens a block has {tiles} tiles on average. By the arithmetic the "
-    text += f"tensor cores are then busy {drawn:.0f}% of the time: at most {drawn:.0f}% of their roof, as "
-    text += "masked products count in no rate. Measured: "
+    text += f"tensor cores are then busy {drawn:.0f}% of the time. A rate can be no larger share of the "
+    text += "roof; it is smaller by masked products, which take time and are not counted. Measured: "
     text += f"{rows.loc[over_time.RUNG, 'tflop_s']:,.0f} TFLOP/s, {got:.0f}% of it. "
     if drawn < _FAR * got:
         display.say(text + "The drawing explains what was measured.")
@@ -144,11 +176,14 @@ def why_held_back(here: Lab) -> None:
     kept, where = columns.operands_kept(share, roles.WIDTH), ""
     until = Fraction(found.before).limit_denominator(64)
     text = f"""\
+**Why is P held back?** Handed over at once, P[t] V[t] would share the tensor cores with the scores of \
+tile t + 1, if K[t + 1] is there: both end late, and nothing multiplies during the next softmax. Held back, \
+the scores end first, and P[t] V[t] runs beside their softmax. What that is worth is not recorded. \
+{_worth_of_holding(here, found)}
+
 **Why until {until}, and not until the scores are done?** Presumably because warpgroups 1 and 2 need \
 a moment to see the signal and rescale; the last scores keep the tensor cores busy meanwhile. Other \
-shares are not recorded.
-
-**What is holding back worth?** Not recorded. {_worth_of_holding(here, found)}"""
+shares are not recorded."""
     if kept:
         whole = share.queries * roles.WIDTH // 2 // share.threads
         columns_left = roles.WIDTH * (whole - kept[0]) // whole
@@ -156,7 +191,7 @@ shares are not recorded.
         where += f"{whole} registers a thread of "
         where += f"warpgroup 0. It keeps {kept[0]}, beside {kept[1]} of scores (first drawing); the last "
         where += f"{columns_left} columns stay in shared memory."
-    display.fold_parts("When P is handed over, and where the queries are", [text, where] if where else [text])
+    display.fold_parts("Why P is held back, and where the queries are", [text, where] if where else [text])
 
 
 def roles_tested(here: Lab, every: Rows) -> None:

@@ -58,6 +58,7 @@ from rooflab.view.diagram.tiles import (
     matrices_loaded,
     online_softmax,
 )
+from rooflab.view.diagram.two_warps import half_apart
 from rooflab.view.diagram.verdicts import Judged, verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
 from rooflab.view.diagram.words import byte_to_half, dp4a, nibbles, to_half
@@ -95,6 +96,7 @@ __all__ = [
     "four_changes",
     "fragments",
     "gate_steps",
+    "half_apart",
     "half_layers",
     "handed_on",
     "holders",

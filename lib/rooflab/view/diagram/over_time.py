@@ -174,6 +174,12 @@ def read(lab: Any) -> float:
     return (lab.spec or device.get(REFERENCE)).dram_gb_s if pd.isna(warm) else float(warm)
 
 
+def read_warm(lab: Any) -> bool:
+    """Whether reads from L2 are recorded."""
+    rows = lab.store.read("bandwidth")
+    return bool(rows[(rows["operator"] == "read") & (rows["cache"] == "warm")]["gb_s"].notna().any())
+
+
 def copied(lab: Any) -> Copied | None:
     """The most that a recorded rung's copies take, of those whose blocks copy for themselves and have all
     columns: a block does as many FLOPs for each byte of keys and values as it has queries.
@@ -205,14 +211,12 @@ def rates(lab: Any) -> tuple[float, float, int, float]:
 
 def sources(lab: Any) -> tuple[str, str]:
     """In words, what the two rates of `rates` are."""
-    rows, most, reads = lab.store.read("bandwidth"), copied(lab), read(lab)
-    warm = rows[(rows["operator"] == "read") & (rows["cache"] == "warm")]["gb_s"].notna().any()
-    kernel = "the rate of reads from L2" if warm else "the datasheet's rate of DRAM"
+    most, reads = copied(lab), read(lab)
+    kernel = "the rate of reads from L2" if read_warm(lab) else "the datasheet's rate of DRAM"
     if most and most.gb_s > reads:
         kernel = f"the highest rate of copies that a rung needs: with {most.queries} queries a block does "
         kernel += f"{most.queries} FLOPs for each byte, so the {most.tflop_s:,.0f} TFLOP/s of {most.impl}, "
         kernel += f"{most.width} wide, take {most.gb_s:,.0f} GB/s"
-        kernel += f" (a kernel that only reads L2 reached {reads:,.0f})" if warm else ""
     return kernel, "the FP16 matrix roof" if "fp16_tensor" in lab.roof else "the datasheet's FP16 peak"
 
 

@@ -201,7 +201,7 @@ def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free
             display.say(line)
     names = {"shape": "n × k", "batch": "Tokens", "us": "Time (µs)", "dram_pct": "DRAM busy %"}
     names |= {"tensor_pct": "Tensor busy %", "slot_pct": "Slots used %", "each": "Instructions a weight"}
-    names |= {"waits": "Waits most for"}
+    names |= {"waits": "A warp waits most for"}
     forms = dict.fromkeys(("dram_pct", "tensor_pct", "slot_pct"), "{:.0f}") | {
         "us": "{:.1f}",
         "each": "{:.1f}",
@@ -330,8 +330,14 @@ def _grown(most: Rows, free: int) -> str:
         return f"{text}At {last} tokens one is busy nearly all the time, so it limits: {busy.idxmax()}."
     text += f"At {last} tokens none is busy all the time"
     if busy.sum() > b["us"]:
-        text += f", but the three together for {busy.sum():.1f} µs: they overlap in part only, so work added "
-        text += "to one of them can show in the time"
+        text += (
+            f". The sum of the three is {busy.sum():.1f} µs: they overlap, but perhaps not wholly, and then "
+        )
+        text += "work added to one adds time. **The counters allow this reason, no more**"
+    if "memory" not in grown and b.get("waits") == "memory":
+        text += f". (A warp waits most for memory at {last} tokens, the table says. It may wait for data on "
+        text += "its way while DRAM has time to spare and other warps work.)"
+        return text
     return f"{text}."
 
 
@@ -360,7 +366,7 @@ def _by_column(most: Rows) -> str:
     few, many = most.loc[mma.index[0]], most.loc[wgmma.index[0]]
     more = ""
     if many["columns"] > few["columns"] and many["tensor cores"] < 1.05 * few["tensor cores"]:
-        more = " So more columns can keep them busy no longer."
+        more = f" So {int(many['columns'])} columns keep them busy no longer than {int(few['columns'])} did."
     starts = f"{counted(int(few['batch']), 'token')} {int(few['columns'])} columns"
     text = (
         f"At {starts} keep the tensor cores busy for {few['tensor cores']:.1f} µs, at {int(many['batch'])} "
@@ -386,7 +392,7 @@ def open_questions(here: Lab, drawn: Any, step: Step | None, most: Rows) -> None
         )
     if step:
         lines.append(f"{differ(here, drawn, step)} These were not timed one by one.")
-    lines.append("Why scaling weights instead of sums pays above 16 tokens, and not later.")
+    lines.append(f"Why scaling weights instead of sums pays from {SUMS_SCALED} tokens on, not from 128.")
     lines.append("What stream-K brings by itself: rung 13 was timed as a whole.")
     display.say("The record leaves open:\n\n" + "\n".join(f"- {line}" for line in lines))
 

@@ -108,8 +108,8 @@ def _divided(way: Way, who: str) -> str:
 
 
 def who_waits(rungs: Sequence[Rung], built: Mapping[str, Mapping[str, int]] | None = None) -> Drawing:
-    """Who copies, multiplies and waits in a block of each rung, over an example's time; `built`: the macros of
-    a rung by its name, where these are not those of its source.
+    """Who copies, multiplies and waits in a block of each rung, over an example's time; `built`: the macros
+    of a rung by its name, where these are not those of its source.
     """
     ways = [(rung, way_of(rung, (built or {}).get(rung.name))) for rung in rungs]
     runs = [(rung, way, run(way)) for rung, way in ways]

@@ -71,6 +71,7 @@ def times_by_batch(
     least = [bound_us(*drawn, batch, "int4_g128", read_roof, peak) for batch in batches]
     plot.series(ax, batches, least, label="INT4 bound", colour=plot.ROOF_COLOUR)
     ax.set_xticks(some, some)
+    ax.set_ylim(bottom=0.75 * min(least, default=1.0))
     plot.round_ticks(ax)
     plot.label_ends(ax)
     ours = one[one["who"] == "ours"].set_index("batch")["median_us"]

@@ -46,6 +46,7 @@ def read_once(here: Lab, rungs: Any, drawn: Any, read_roof: float, peak: Any) ->
     ticks = list(wide.index)
     plot.series(ax, ticks, wide["least"], label="INT4 bound", colour=plot.ROOF_COLOUR).set_marker("")
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
+    ax.set_ylim(bottom=0.75 * float(wide["least"].min()))
     plot.round_ticks(ax)
     plot.label_ends(ax)
     said = f"{title} on {here.run['gpu']}, {plot.dates(pd.concat([again, picks]))}. Rung 6 is built with "

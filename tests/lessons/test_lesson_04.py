@@ -359,8 +359,8 @@ def test_work_that_grows_is_named_by_the_counters():
     text = lesson_04c_measured._grown(most, 32)
     assert "the work that grows is that of the tensor cores and the issue slots, not memory's" in text
     assert "none is busy all the time. The sum of the three is 64.5 µs" in text
-    assert "the table says" not in text
-    assert "the table says" in lesson_04c_measured._grown(most.assign(waits="memory"), 32)
+    assert "the folded table says" not in text
+    assert "the folded table says" in lesson_04c_measured._grown(most.assign(waits="memory"), 32)
     assert "so it limits: memory" in lesson_04c_measured._grown(most.assign(memory=42.0), 32)
     assert "So the work" not in lesson_04c_measured._grown(most[:2].assign(**{"issue slots": 14.0}), 32)
     assert lesson_04c_measured._grown(most[:1], 32) == ""
@@ -369,7 +369,7 @@ def test_work_that_grows_is_named_by_the_counters():
         lesson_04c_measured._stepped(most, step)
     )
     assert lesson_04c_measured._stepped(most[:2], step) == lesson_04c_measured._stepped(most, None) == ""
-    assert "`mma` a column takes 1.20 µs" in lesson_04c_measured._by_column(most)
+    assert "`mma` a column keeps the tensor cores busy for 1.20 µs" in lesson_04c_measured._by_column(most)
     assert lesson_04c_measured._by_column(most[1:]) == ""
 
 

@@ -336,8 +336,8 @@ def _grown(most: Rows, free: int) -> str:
         )
         text += "work added to one adds time. **The counters allow this reason, no more**"
     if "memory" not in grown and b.get("waits") == "memory":
-        text += f". (A warp waits most for memory at {last} tokens, the table says. It may wait for data on "
-        text += "its way while DRAM has time to spare and other warps work.)"
+        text += ". (That a warp waits most for memory, as the folded table says, is no denial: data can be on the "
+        text += "way while DRAM has time to spare.)"
         return text
     return f"{text}."
 
@@ -365,18 +365,13 @@ def _by_column(most: Rows) -> str:
     if mma.empty or wgmma.empty or mma.min() < 1.2 * wgmma.max():
         return ""
     few, many = most.loc[mma.index[0]], most.loc[wgmma.index[0]]
-    more = ""
-    if many["columns"] > few["columns"] and many["tensor cores"] < 1.05 * few["tensor cores"]:
-        more = f" So {int(many['columns'])} columns keep them busy no longer than {int(few['columns'])} did."
-    starts = f"{counted(int(few['batch']), 'token')} {int(few['columns'])} columns"
     text = (
-        f"At {starts} keep the tensor cores busy for {few['tensor cores']:.1f} µs, at {int(many['batch'])} "
+        f"By rung {int(few['rung'])}'s `mma` a column keeps the tensor cores busy for {mma.iloc[0]:.2f} µs, "
     )
-    text += (
-        f"tokens {int(many['columns'])} columns for {many['tensor cores']:.1f}: by rung {int(few['rung'])}'s "
-    )
-    text += f"`mma` a column takes {mma.iloc[0]:.2f} µs of them, by `wgmma` {wgmma.min():.2f} to "
-    return text + f"{wgmma.max():.2f}." + more
+    text += f"by `wgmma` for {wgmma.min():.2f} to {wgmma.max():.2f}"
+    if many["columns"] > few["columns"] and many["tensor cores"] < 1.05 * few["tensor cores"]:
+        text += f": {int(many['columns'])} columns take no longer than {int(few['columns'])} did"
+    return f"{text}."
 
 
 def _named(shape: Any) -> str:
@@ -393,7 +388,7 @@ def open_questions(here: Lab, drawn: Any, step: Step | None, most: Rows) -> None
         )
     if step:
         lines.append(f"{differ(here, drawn, step)} These were not timed one by one.")
-    lines.append(f"Why scaling weights instead of sums pays from {SUMS_SCALED} tokens on, not from 128.")
+    lines.append(f"Why scaling sums pays only up to {SUMS_SCALED} tokens, not 128.")
     tiled = any(case.impl.startswith("12_") and case.batch > _COUNTED[-1] for case in here.cases("int4"))
     why = "rung 13 was timed as a whole" if tiled else "rung 12 was not timed at so many tokens"
     lines.append(f"What stream-K and rung 13's other changes bring over rung 12: {why}.")

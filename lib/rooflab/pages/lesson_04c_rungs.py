@@ -82,11 +82,11 @@ def read_once_explained(wide: Rows, rungs: Any, sms: int, ghz: float) -> None:
     if len(us) > 1:
         n, k = wide.attrs["shape"]
         more, adds = a_further_token(wide, rungs), n * k / (sms * 128 * ghz * 1e3)
-        text += f", and {more:.1f} µs more for each further one up to {last}. By the listing a token costs "
+        text += f", and {more:.1f} µs more for each further one up to {last}. Its multiply-adds take "
         rows = rungs[5].defines["ROWS"]
         least = adds * (1 + 1 / rows + 1 / (8 * rows))
-        text += f"a multiply-add a weight, {adds:.1f} µs on all CUDA cores; converting x to FP32 once for "
-        text += f"{rows} rows, and loading 8 numbers of it at a time, makes that {least:.1f}"
+        text += f"{adds:.1f} µs on all CUDA cores; with the listing's conversions of x to FP32, once for "
+        text += f"{rows} rows, and its loads, {least:.1f}"
         if more > 1.2 * least:
             text += f". **The other {more - least:.1f} µs are not explained here**"
     ours = wide["ours"].get(last)

@@ -336,8 +336,8 @@ def _grown(most: Rows, free: int) -> str:
         )
         text += "work added to one adds time. **The counters allow this reason, no more**"
     if "memory" not in grown and b.get("waits") == "memory":
-        text += ". (That a warp waits most for memory, as the folded table says, is no denial: data can be on "
-        text += "the way while DRAM has time to spare.)"
+        text += ". (That a warp waits most for memory, as the folded table says, is no denial: data can be "
+        text += "on the way while DRAM has time to spare.)"
         return text
     return f"{text}."
 

@@ -308,9 +308,10 @@ def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains
         "Ours is ahead of FP16 up to 1 token on 8,960 × 1,536; at all numbers timed, up to 256 tokens on "
         "28,672 × 8,192. By the bounds INT4 itself gains nothing beyond 161 tokens."
     )
-    assert lesson_04c_stops.stops_in_short(gains).endswith("up to 1 token, on the best shape up to 256.")
+    assert lesson_04c_stops.stops_in_short(gains).endswith("1 token, on 1 of 2 still at 256, the most timed.")
     gains.loc[(28672, 8192), 256] = 1.0
     assert lesson_04c_stops.stops(gains).endswith("; up to 96 on 28,672 × 8,192.")
+    assert lesson_04c_stops.stops_in_short(gains).endswith("on the best shape up to 96.")
     assert "at all numbers timed" in lesson_04c_stops.stops(gains[[1]], 161.0)
     assert "By the bounds" not in lesson_04c_stops.stops(gains[[1]], 161.0)
     assert "nowhere on 8,960" in lesson_04c_stops.stops(gains[[96]])
@@ -329,7 +330,7 @@ def test_what_wgmma_and_the_tma_bring_is_said_by_the_times():
     whole = pd.DataFrame({9: [40.0, 99.0], 10: [45.0, 66.0], 11: [40.0, 55.0]}, [16, 64])
     text = lesson_04c_rungs._compared(whole)
     assert "At 64 tokens rung 11 runs at 1.80 times the speed of rung 9: 1.50 by rung 10 × 1.20 by" in text
-    assert "**At 16 tokens rung 10 is slower than rung 9.** The drawing" in lesson_04c_rungs._behind(whole)
+    assert "**At 16 tokens rung 10 is slower than rung 9.** Up to" in lesson_04c_rungs._behind(whole)
     assert lesson_04c_rungs._behind(whole.loc[[64]]) == "", "faster"
 
 
@@ -339,11 +340,13 @@ def test_what_sharing_is_worth_is_said_by_the_times(h200, monkeypatch):
     rungs = int4.LADDERS["int4"]
     wide = pd.DataFrame({"ours": 32.0, "least": 25.0}, index=[1, 2, 8])
     wide[rungs[4].name], wide[rungs[5].name] = [43.0, 80.0, 320.0], [np.nan, 50.0, 160.0]
-    wide.attrs["shape"] = study.SHAPES[-1]
+    wide.attrs |= {"shape": study.SHAPES[-1], "read_roof": 4700.0}
     lesson_04c_rungs.read_once_explained(wide, rungs, 132, 1.98)
     assert "At 8 tokens sharing the weights is 2.0 times as fast: 320 µs become 160." in shown[0]
-    assert "2.0 times the bound at 2 tokens, and 18.3 µs more for each further one up to 8" in shown[0]
-    assert "The listing" in shown[0] and "tensor cores are 5.0 times as fast again" in shown[0]
+    assert "and 18.3 µs more for each further one up to 8" in shown[0]
+    assert "tokens, earlier than predicted, and" in shown[0]
+    assert "7.0 µs on all CUDA cores" in shown[0] and "The other 9.3 µs are not explained" in shown[0]
+    assert "tensor cores are 5.0 times as fast again" in shown[0]
     lesson_04c_rungs.read_once_explained(wide[[rungs[4].name]], rungs, 132, 1.98)
     assert len(shown) == 1, "rung 6 was not timed"
 
@@ -355,7 +358,9 @@ def test_work_that_grows_is_named_by_the_counters():
     most["issue slots"] = [14.0, 19.0, 21.5]
     text = lesson_04c_measured._grown(most, 32)
     assert "the work that grows is that of the tensor cores and the issue slots, not memory's" in text
-    assert "none is busy all the time, but the three together for 64.5 µs" in text
+    assert "none is busy all the time. The sum of the three is 64.5 µs" in text
+    assert "the folded table says" not in text
+    assert "the folded table says" in lesson_04c_measured._grown(most.assign(waits="memory"), 32)
     assert "so it limits: memory" in lesson_04c_measured._grown(most.assign(memory=42.0), 32)
     assert "So the work" not in lesson_04c_measured._grown(most[:2].assign(**{"issue slots": 14.0}), 32)
     assert lesson_04c_measured._grown(most[:1], 32) == ""
@@ -364,7 +369,7 @@ def test_work_that_grows_is_named_by_the_counters():
         lesson_04c_measured._stepped(most, step)
     )
     assert lesson_04c_measured._stepped(most[:2], step) == lesson_04c_measured._stepped(most, None) == ""
-    assert "`mma` a column takes 1.20 µs" in lesson_04c_measured._by_column(most)
+    assert "`mma` a column keeps the tensor cores busy for 1.20 µs" in lesson_04c_measured._by_column(most)
     assert lesson_04c_measured._by_column(most[1:]) == ""
 
 

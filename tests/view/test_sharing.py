@@ -50,9 +50,10 @@ def test_weights_read_for_each_token_take_so_many_times_as_long():
 
 def test_who_copies_and_who_waits_is_read_off_the_sources():
     rungs = int4.LADDERS["int4"][8:11]
-    mma, wgmma, tma = map(block_at_work.way_of, rungs)
-    assert mma == (True, False, True, 1), "a barrier, no engine, x by registers, a warp alone"
-    assert wgmma == (True, False, False, 4) and tma == (False, True, False, 4)
+    rows = {"ROW_GROUPS": 4, "K_GROUPS": 1}
+    mma, wgmma, tma = (block_at_work.way_of(rung, rows if at == 2 else None) for at, rung in enumerate(rungs))
+    assert mma == (True, False, True, 1, 4, 2), "a barrier, no engine, x by registers, a warp alone"
+    assert wgmma == (True, False, False, 4, 2, 1) and tma == (False, True, False, 4, 4, 1)
     waits = [[p for p in block_at_work.run(way) if p.what == "waits"] for way in (mma, wgmma, tma)]
     assert len(waits[0]) == len(waits[1]) > len(waits[2])
     assert {p.lane for p in waits[2]} == {1}, "of rung 11 only the warpgroup whose thread orders copies"
@@ -60,4 +61,20 @@ def test_who_copies_and_who_waits_is_read_off_the_sources():
     for fill in (p for p in pieces if p.what == "copies"):
         reads = [p.end for p in pieces if p.what == "multiplies" and p.group == fill.group]
         assert len(reads) == 2 and fill.start >= max(reads), "a slot is filled after all have read it"
-    assert "rung 11: one thread has the TMA copy, no barrier" in diagram.who_waits(rungs).says
+    said = diagram.who_waits(rungs, {"11_tma": rows}).says
+    assert "rung 11: one thread has the TMA copy, no block-wide barrier" in said
+    assert "4 warpgroups divide the rows, and all use each slot" in said
+
+
+def test_warpgroups_that_divide_k_have_slots_of_their_own():
+    rungs = int4.LADDERS["int4"][8:11]
+    alone = block_at_work.way_of(rungs[2])
+    assert not alone.shared and (alone.rows, alone.parts) == (1, 2), "as its source is built"
+    pieces = block_at_work.run(alone)
+    assert not [p for p in pieces if p.what == "waits"]
+    assert {(p.lane, p.group) for p in pieces if p.what == "multiplies"} == {(0, 0), (1, 1), (0, 2), (1, 3)}
+    fills = [p for p in pieces if p.what == "copies"]
+    assert [p.group for p in fills] == [0, 1] and fills[1].start >= fills[0].end, "one engine"
+    assert "2 warpgroups divide k: each has slots of its own" in diagram.who_waits(rungs).says
+    both = diagram.who_waits(rungs, {"11_tma": {"ROW_GROUPS": 2, "K_GROUPS": 2}}).says
+    assert "2 × 2 warpgroups: 2 divide the rows and share slots, 2 divide k" in both

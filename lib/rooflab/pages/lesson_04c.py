@@ -29,7 +29,8 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     answer = f"For {drawn[0]:,} × {drawn[1]:,} weights on the {gpu}, read once for all tokens, {last} tokens "
     answer += f"take {us[last] / us.iloc[0]:.1f} times as long as {us.index[0]}"
     if picked[0] != picked[1]:
-        answer += f", with the kernel that suits each (rungs {picked[1]} and {picked[0]})"
+        answer += f", with the kernel that suits each (rung {picked[0]} at {us.index[0]}, rung {picked[1]} "
+        answer += f"at {last})"
     if len(gain):
         answer += f". There INT4 is {_fast(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
         answer += f"{_fast(gain.iloc[-1])} at {gain.index[-1]}"

@@ -112,13 +112,22 @@ def free_tokens(table: Rows) -> None:
 
 def affordable(sms: int, ghz: float, read_roof: float) -> None:
     """Say how many instructions a weight may cost on CUDA cores, and for how many tokens that is too few."""
-    afford = sms * 4 * 32 * ghz / (read_roof / WEIGHT_BYTES["int4_g128"])
+    afford = _afford(sms, ghz, read_roof)
     text = f"**Predicted:** while memory delivers a weight, the CUDA cores can execute {afford:.1f} "
     text += (
         "instructions ([part 04b](04b_ladder.ipynb) derives it). Each token takes one, a multiply-add, and "
     )
-    text += f"unpacking takes some: at {counted(int(afford) + 1, 'token')} the budget is surely spent."
-    display.say(text)
+    spent = counted(spent_at(sms, ghz, read_roof), "token")
+    display.say(f"{text}unpacking takes some: at {spent} the budget is surely spent.")
+
+
+def spent_at(sms: int, ghz: float, read_roof: float) -> int:
+    """How many tokens' multiply-adds alone are more than the CUDA cores can do while memory delivers."""
+    return int(_afford(sms, ghz, read_roof)) + 1
+
+
+def _afford(sms: int, ghz: float, read_roof: float) -> float:
+    return sms * 4 * 32 * ghz / (read_roof / WEIGHT_BYTES["int4_g128"])
 
 
 def _ends_of(table: Rows) -> list[int]:

@@ -12,13 +12,14 @@ from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.ops import int4
 from rooflab.pages import Rows
-from rooflab.pages.lesson_04c_bounds import bound_us
+from rooflab.pages.lesson_04c_bounds import bound_us, spent_at
 from rooflab.studies import int4 as study
 from rooflab.view import display, plot
 from rooflab.words import counted, listed
 
 _NUMBERS = (9, 10, 11)
 _SHAPE = study.SHAPES[-1]
+_FILLS = {9: "#0072B2", 10: "#E69F00", 11: "#56B4E9"}  # as plot.grouped's bars of them
 SUMS_SCALED = 16  # tokens up to which rung 11 scales sums (SCALE_SUMS in its source)
 
 
@@ -31,7 +32,7 @@ def read_once(here: Lab, rungs: Any, drawn: Any, read_roof: float, peak: Any) ->
     picks = here.measure("int4", _chosen(here, shape, list(wide.index)))
     wide["ours"] = picks.set_index("batch")["median_us"].reindex(wide.index)
     wide["least"] = [bound_us(*shape, batch, "int4_g128", read_roof, peak) for batch in wide.index]
-    wide.attrs["shape"] = shape
+    wide.attrs |= {"shape": shape, "read_roof": read_roof}
     if wide.empty:
         return wide
     title = f"Time of one product, {shape[0]:,} × {shape[1]:,}"
@@ -45,6 +46,7 @@ def read_once(here: Lab, rungs: Any, drawn: Any, read_roof: float, peak: Any) ->
     ticks = list(wide.index)
     plot.series(ax, ticks, wide["least"], label="INT4 bound", colour=plot.ROOF_COLOUR).set_marker("")
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
+    ax.set_ylim(bottom=0.75 * float(wide["least"].min()))
     plot.round_ticks(ax)
     plot.label_ends(ax)
     said = f"{title} on {here.run['gpu']}, {plot.dates(pd.concat([again, picks]))}. Rung 6 is built with "
@@ -75,18 +77,18 @@ def read_once_explained(wide: Rows, rungs: Any, sms: int, ghz: float) -> None:
     text += f"become {once[last]:.0f}.** "
     over = once[first] / wide["least"][first]
     text += f"Even so, rung 6 takes {over:.1f} times the bound at {counted(first, 'token')}"
+    if over > 1.5 and first < spent_at(sms, ghz, wide.attrs["read_roof"]):
+        text += ", earlier than predicted"
     if len(us) > 1:
         n, k = wide.attrs["shape"]
         more, adds = a_further_token(wide, rungs), n * k / (sms * 128 * ghz * 1e3)
-        text += (
-            f", and {more:.1f} µs more for each further one up to {last}; its multiply-adds alone would take "
-        )
-        text += f"all CUDA cores {adds:.1f} µs"
-        if more > 1.2 * adds:
-            text += (
-                ". The listing shows what else a token costs: its x is loaded and converted to FP32, once "
-            )
-            text += "for ROWS rows"
+        text += f", and {more:.1f} µs more for each further one up to {last}. Its multiply-adds take "
+        rows = rungs[5].defines["ROWS"]
+        least = adds * (1 + 1 / rows + 1 / (8 * rows))
+        text += f"{adds:.1f} µs on all CUDA cores; with the listing's conversions of x to FP32, once for "
+        text += f"{rows} rows, and its loads, {least:.1f}"
+        if more > 1.2 * least:
+            text += f". **The other {more - least:.1f} µs are not explained here**"
     ours = wide["ours"].get(last)
     if ours == ours:
         text += f". **At {last} tokens tensor cores are {display.speed(once[last] / ours)} again**"
@@ -97,6 +99,15 @@ def a_further_token(wide: Rows, rungs: Any) -> float:
     """Microseconds that a token more costs rung 6, from its fewest to its most tokens."""
     us = wide[rungs[5].name].dropna()
     return (us.iloc[-1] - us.iloc[0]) / (us.index[-1] - us.index[0]) if len(us) > 1 else float("nan")
+
+
+def built_for_most(here: Lab) -> dict[str, dict[str, int]]:
+    """The constants of rungs 9 to 11 by name, as they are timed below at the most tokens; without a rung that
+    is not.
+    """
+    cases = sorted(study.for_tokens(here.sized), key=lambda case: case.batch)
+    names = [int4.LADDERS["int4"][number - 1].name for number in _NUMBERS]
+    return {case.impl: study.own_rung(case)[1] for case in cases if case.impl in names}
 
 
 def worth_by_batch(here: Lab, read_roof: float, peak: float | None) -> None:
@@ -159,9 +170,9 @@ def _behind(whole: Rows) -> str:
     if not slow:
         return ""
     return (
-        f"**At {listed(slow)} {'token' if slow == [1] else 'tokens'} rung 10 is slower than rung 9.** The "
-        "drawing above leaves out the scaling: there rung 10 scales every weight, rungs 9 and 11 only the "
-        "sums."
+        f"**At {listed(slow)} {'token' if slow == [1] else 'tokens'} rung 10 is slower than rung 9.** Up to "
+        f"{SUMS_SCALED} tokens rung 10 scales every weight, rungs 9 and 11 only the sums; their drawing "
+        "leaves scaling out."
     )
 
 
@@ -179,13 +190,11 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
     title = f"The rung that the dispatcher picks on {gpu}"
     fig, ax = plot.figure("tokens", title=title, height=1.1 + 0.3 * len(shapes))
     fig.set_figwidth(7.4)
-    ladder = sorted({rung for row in picks.values() for rung in row})
-    shades = dict(zip(ladder, ("#EDEDED", "#9CC9E8", "#E69F00", plot.COLOURS[0], "#2B2B2B"), strict=False))
     for down, row in enumerate(picks.values()):
         for across, rung in enumerate(row):
-            fill = shades.get(rung, "#EDEDED")
+            fill = _FILLS.get(rung, "#EDEDED")
             ax.add_patch(Rectangle((across + 0.03, down + 0.06), 0.94, 0.88, color=fill, linewidth=0))
-            colour = "white" if fill in (plot.COLOURS[0], "#2B2B2B") else "#1A1A1A"
+            colour = "white" if fill == _FILLS[9] else "#1A1A1A"
             ax.text(across + 0.5, down + 0.5, str(rung), ha="center", va="center", color=colour, fontsize=8.5)
     ax.set(xlim=(0, len(batches)), ylim=(len(shapes), 0))
     ax.set_xticks([k + 0.5 for k in range(len(batches))], [str(batch) for batch in batches])
@@ -238,8 +247,9 @@ def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str) -> None:
         "Two of the differences depend on the work. **Whether x is shared**: x grows with the tokens, "
         "weights do not; but blocks that share it have more rows, so a small matrix gives few blocks to the "
         "SMs. "
-        "**What is scaled**: a group of 128 weights of a row has one sum for each token. With few tokens "
-        "there are fewer sums than weights to scale; a weight is scaled once, for however many tokens."
+        "**What is scaled**: a group of 128 weights of a row has one sum for each token, and a weight is "
+        "scaled once for all. By this count scaling sums is less work up to 128 tokens. The kernels change "
+        f"over at {SUMS_SCALED}, by trials on an H200; why so early is not known."
     )
 
 

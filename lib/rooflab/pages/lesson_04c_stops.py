@@ -66,12 +66,16 @@ def stops(gains: Rows, even: float | None = None) -> str:
 
 def stops_in_short(gains: Rows) -> str:
     """Up to how many tokens INT4 is ahead of FP16, on the shapes where that is fewest and most."""
-    ends = [end for end, _ in _ends(gains).values()]
+    found = list(_ends(gains).values())
+    ends = [end for end, _ in found]
     if not ends:
         return ""
     if min(ends) == max(ends):
         return f"INT4 is ahead of FP16 up to {counted(max(ends), 'token')}."
     text = f"On every shape INT4 is ahead of FP16 up to {counted(min(ends), 'token')}"
+    still = sum(end == max(ends) and lost is None for end, lost in found)
+    if still:
+        return f"{text}, on {still} of {len(ends)} still at {max(ends)}, the most timed."
     return f"{text}, on the best shape up to {max(ends)}."
 
 

@@ -5,7 +5,7 @@ sources, and run against an example's clock.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rooflab.ops import Rung
@@ -20,24 +20,38 @@ _FEW, _MANY = 2, 6  # steps that a slot's products take: one worker is slow for 
 
 class Way(NamedTuple):
     """How a block works on a slot: whether all its threads meet at a barrier, whether one thread has an
-    engine copy, whether a warp loads x into its registers first, and how many warps multiply together.
+    engine copy, whether a warp loads x into its registers first, how many warps multiply together, and how
+    many of these divide the block's rows and how many k.
     """
 
     barrier: bool
     engine: bool
     loads_x: bool
     together: int
+    rows: int = _WORKERS
+    parts: int = 1
+
+    @property
+    def shared(self) -> bool:
+        """Whether two of a block use the same slots: only with an engine do those that divide k have their
+        own.
+        """
+        return self.barrier or self.rows > 1
 
 
-def way_of(rung: Rung) -> Way:
-    """The way of an INT4 rung that fills a ring, by its source."""
+def way_of(rung: Rung, built: Mapping[str, int] | None = None) -> Way:
+    """The way of an INT4 rung that fills a ring, by its source and the macros that it is built with."""
+    macros = {**rung.defines, **(built or {})}
+    rows, parts = (
+        next(macros[name] for name in names if name in macros)
+        for names in (("ROW_GROUPS", "ROW_WARPS"), ("K_GROUPS", "K_WARPS"))
+    )
     text = re.sub(r"//[^\n]*", "", rung.path.read_text(encoding="utf-8"))
     loop = re.search(r"\n( *)for \(unsigned [js] = (?:0|begin|k_group); .*?\n\1\}\n", text, re.DOTALL)
     assert loop is not None, rung.name
     body = loop[0]
-    return Way(
-        "__syncthreads" in body, "tma_copy" in text, "load_matrix" in body, 4 if "wgmma_" in body else 1
-    )
+    together = 4 if "wgmma_" in body else 1
+    return Way("__syncthreads" in body, "tma_copy" in text, "load_matrix" in body, together, rows, parts)
 
 
 class Piece(NamedTuple):
@@ -51,10 +65,11 @@ class Piece(NamedTuple):
 
 
 def run(way: Way) -> list[Piece]:
-    """What _WORKERS that share their slots do with _GROUPS groups of k; copies stay ahead of them. A thread
-    of the last worker starts an engine: once its next products are under way, and all have read the slot.
+    """What _WORKERS do with _GROUPS groups of k; copies stay ahead of them. Where they share slots, a thread
+    of the last starts an engine, else one of each: once its next products are under way, and all have read
+    the slot.
     """
-    found, now, read = list[Piece](), [0] * _WORKERS, 0
+    found, now, read, copied = list[Piece](), [0] * _WORKERS, 0, 0
     for group in range(_GROUPS):
         if way.barrier:
             last = max(now)
@@ -62,30 +77,47 @@ def run(way: Way) -> list[Piece]:
                 found += [Piece(who, "waits", group, now[who], last)] if now[who] < last else []
                 found.append(Piece(who, "orders", group, last, last + _ORDER))
                 now[who] = last + _ORDER
-        for who in range(_WORKERS):
+        turn = range(_WORKERS) if way.shared else [group % _WORKERS]
+        for who in turn:
             if way.loads_x:
                 found.append(Piece(who, "loads x", group, now[who], now[who] + _LOAD))
                 now[who] += _LOAD
             takes = _MANY if who == 2 * group // _GROUPS else _FEW
             found.append(Piece(who, "multiplies", group, now[who], now[who] + takes))
             now[who] += takes
-        if way.engine and group:  # of the slot before
-            starts = max(now[-1], read)
-            found += [Piece(_WORKERS - 1, "waits", group, now[-1], starts)] if now[-1] < starts else []
-            found.append(Piece(_WORKERS, "copies", group - 1, starts, starts + _COPY))
-            now[-1] = starts
+        who, before = turn[-1], group - (1 if way.shared else _WORKERS)
+        if way.engine and before >= 0:
+            starts = max(now[who], read) if way.shared else now[who]
+            found += [Piece(who, "waits", group, now[who], starts)] if now[who] < starts else []
+            copied = max(copied, starts) + _COPY
+            found.append(Piece(_WORKERS, "copies", before, copied - _COPY, copied))
+            now[who] = starts
         read = max(now)
     return found
 
 
-def who_waits(rungs: Sequence[Rung]) -> Drawing:
-    """Who copies, multiplies and waits in a block of each rung, over an example's time."""
-    runs = [(rung, way_of(rung), run(way_of(rung))) for rung in rungs]
-    canvas, left, y, said = Canvas(), 112.0, 0.0, list[str]()
+def _divided(way: Way, who: str) -> str:
+    """How the warps or warpgroups of a block divide its work, and who uses a slot."""
+    if way.parts == 1:
+        return f"{counted(way.rows, who)} divide the rows, and all use each slot."
+    if way.rows == 1:
+        uses = "each has slots of its own" if way.engine else "each uses a part of each slot"
+        return f"{counted(way.parts, who)} divide k: {uses}."
+    uses = " and share slots" if way.engine else ""
+    return f"{way.rows} × {way.parts} {who}s: {way.rows} divide the rows{uses}, {way.parts} divide k."
+
+
+def who_waits(rungs: Sequence[Rung], built: Mapping[str, Mapping[str, int]] | None = None) -> Drawing:
+    """Who copies, multiplies and waits in a block of each rung, over an example's time; `built`: the macros
+    of a rung by its name, where these are not those of its source.
+    """
+    ways = [(rung, way_of(rung, (built or {}).get(rung.name))) for rung in rungs]
+    runs = [(rung, way, run(way)) for rung, way in ways]
+    canvas, left, y, said = Canvas(), 126.0, 0.0, list[str]()
     canvas.text(
         0,
         y + 12,
-        "An example without scaling: look at who waits, not at the lengths.",
+        "Two of each block, in an example: one is slow for half the slots, then the other.",
     )
     y += 24
     unit = (svg.WIDTH - left - 2) / max(max(piece.end for piece in pieces) for _, _, pieces in runs)
@@ -94,12 +126,13 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
         number = rung.name.partition("_")[0]
         who = "warp" if way.together == 1 else "warpgroup"
         copier = "one thread has the TMA copy" if way.engine else "all threads order copies"
-        meets = "a barrier for each slot" if way.barrier else "no barrier"
+        meets = "a barrier for each slot" if way.barrier else "no block-wide barrier"
         does = "mma" if way.together == 1 else "wgmma"
         canvas.text(0, y + 12, f"Rung {number}, {does}: {copier}, {meets}", bold=True)
-        y += 19
+        canvas.text(0, y + 28, _divided(way, who), svg.SMALL)
+        y += 36
         for lane in range(_WORKERS + way.engine):
-            orders = ", orders" * (way.engine and lane == _WORKERS - 1)
+            orders = ", orders" * (way.engine and (lane == _WORKERS - 1 or not way.shared))
             canvas.text(0, y + 14, f"{who} {lane}{orders}" if lane < _WORKERS else "TMA", svg.SMALL)
             for piece in pieces:
                 if piece.lane == lane:
@@ -111,16 +144,21 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
         y += 12
         waited = sum(p.end - p.start for p in pieces if p.what == "waits")
         said.append(f"rung {number}: {copier}, {meets}, {waited} steps waited by some {who}")
+        said[-1] += f"; {_divided(way, who).rstrip('.')}"
     x = 0.0
     key = {
         "order copies": GREY,
         "load x into registers": SKY,
         "unpack and multiply slot 0": AMBER,
+        "wait": NONE,
+        "fill": BLUE,
     }
     for words, fill in key.items():
+        if x + 32 + svg.wide(words, svg.TEXT) > svg.WIDTH:
+            x, y = 0.0, y + 20
         canvas.cell(x, y - 2, 26, 14, "× 0" * (fill == AMBER), fill)
         canvas.text(x + 32, y + 9, words)
         x += 54 + svg.wide(words, svg.TEXT)
-    canvas.text(0, y + 30, f"A warpgroup: {counted(4, 'warp')} that multiply together.")
-    canvas.text(0, y + 46, "Both of a rung share every slot; all slots are full at first.")
+    words = f"A warpgroup: {counted(4, 'warp')} that multiply together. All slots are full at first."
+    canvas.text(0, y + 30, words)
     return single("Who copies, who multiplies, who waits", f"In an example {'; '.join(said)}.", canvas)

@@ -112,7 +112,8 @@ def test_what_overlap_saves_is_measured_and_other_kernels_can_cost_as_much(split
     assert told[1].startswith("Worked out for llama-3-8b in FP16")
     assert "saves 16.9: 13.6 by the overlap, 3.3 without it" in told[1]
     assert "**8.1 − 3.3 = 4.8 are missing.**" in told[1]
-    assert "In FP16 they add 4.8 to 8.5 µs a layer on 2 of 3 models. In INT4" in told[2]
+    assert "In FP16 they add 4.8 to 8.5 µs a layer on 2 of 3 models (qwen2.5-1.5b in FP16 saves" in told[2]
+    assert "saves 1.2 more than estimated). In INT4" in told[2]
     assert "**On llama-3-70b in INT4 other kernels cost what the overlap saves**" in told[2]
     assert "the price of its products: 12.4 µs for llama-3-70b and 3.8 µs for llama-3-8b" in told[2]
     assert "llama-3-8b in INT4 is farthest from its bound" in told[3] and "do not explain it" in told[3]
@@ -155,6 +156,15 @@ def test_a_fused_ways_changes_are_not_told_apart_beyond_what_was_measured(split_
     told.clear()
     lesson_10c_layers.excess(level, "NVIDIA H200")
     assert not any("Worked out" in text for text in told)
+
+
+def test_gains_of_another_recording_are_set_apart_where_one_gpus_times_differ(pair, monkeypatch):
+    told = lesson_10b.other_gains(pair)
+    assert "an older recording (2026-11-22), in which one GPU takes 1.10 to 1.19 times as long" in told
+    assert told in lesson_10c.opening(pair.measure("split", pair.cases("split")), pair)[2][1]
+    links_rows = pair.store.read("links")
+    monkeypatch.setattr(pair.store, "read", lambda study: links_rows)
+    assert lesson_10b.other_gains(pair) == "", "the same times"
 
 
 def test_every_contestant_of_a_token_has_a_name(split_rows, monkeypatch):

@@ -274,32 +274,70 @@ def two_dates(here: Lab) -> None:
         display.say(runs)
 
 
-def two_runs(here: Lab) -> str:
-    """How one GPU's figures here and in lesson 10c, of another run, differ; "" without both."""
-    found = [here.store.read(study) for study in ("links", "split")]
+def _runs_apart(here: Lab) -> tuple[list[Any], Rows, Rows]:
+    """The runs of this lesson's models and of lesson 10c's, and what they share: tokens a second in the one
+    and the other by model, format and way, of one GPU and of two with our sums; no rows where it is one run.
+    """
+    found, nothing = [here.store.read(study) for study in ("links", "split")], pd.Series(dtype=float)
     if any(rows.empty for rows in found):
-        return ""
+        return [], nothing, nothing
     runs = [here.run_of(study) for study in ("links", "split")]
     old, new = (
         rows[rows["operator"] == "decode"].set_index(["model", "format", "impl"])["tok_s"].dropna()
         for rows in found
     )
-    pairs = [key[:2] for key in old.index if key[2] == links.ALONE and key in new.index]
-    if runs[0]["run"] == runs[1]["run"] or not pairs:
+    keys = [key for key in old.index if key in new.index and key[2] in (links.ALONE, all_reduce.DEFAULT)]
+    if runs[0]["run"] == runs[1]["run"] or links.ALONE not in [key[2] for key in keys]:
+        return runs, nothing, nothing
+    return runs, old[keys], new[keys]
+
+
+def two_runs(here: Lab) -> str:
+    """How one GPU's figures here and in lesson 10c, of another run, differ; "" without both."""
+    runs, old, new = _runs_apart(here)
+    if old.empty:
         return ""
-    days = [str(run["run"]).rpartition(".")[0] for run in runs]
+    days = [_day(run) for run in runs]
     ones = [
-        f"{old[*key, links.ALONE]:,.0f} and {new[*key, links.ALONE]:,.0f} for {key[0]} in {FORMATS[key[1]]}"
-        for key in pairs
+        f"{old[key]:,.0f} and {new[key]:,.0f} for {key[0]} in {FORMATS[key[1]]}"
+        for key in old.index
+        if key[2] == links.ALONE
     ]
-    ours = [(*key, all_reduce.DEFAULT) for key in pairs]
-    twos = [new[key] / old[key] - 1 for key in ours if key in old.index and key in new.index]
+    twos = [new[key] / old[key] - 1 for key in old.index if key[2] == all_reduce.DEFAULT]
     other = ", at different commits of the course" if runs[0]["commit"] != runs[1]["commit"] else ""
     return (
         f"One GPU was timed for lesson 10b on {days[0]} and for lesson 10c on {days[1]}{other}: its tokens "
         f"a second are {listed(ones)}."
         + (f" Two with our sums differ by {max(map(abs, twos)):.1%} at most." if twos else "")
     )
+
+
+def other_gains(here: Lab) -> str:
+    """Why this lesson's gains are not lesson 10c's, in a plain sentence for that page; "" where both come of
+    one run, or one GPU's times hardly differ.
+    """
+    runs, old, new = _runs_apart(here)
+    longer = new / old  # the times' ratio: tokens a second are their inverse
+    one, two = (
+        longer[[key[2] == impl for key in longer.index]] for impl in (links.ALONE, all_reduce.DEFAULT)
+    )
+    if one.empty or (one - 1).abs().max() < 0.02:
+        return ""
+    age = "an older" if str(runs[0]["run"]) < str(runs[1]["run"]) else "another"
+    text = (
+        f"Lesson 10b's gains are of {age} recording ({_day(runs[0])}), in which one GPU takes {_ends(one)} "
+        "times as long for a token as here"
+    )
+    text += f", and two with sums by our kernel {_ends(two)} times" if len(two) else ""
+    return f"{text}: compare gains within a page."
+
+
+def _ends(ratios: Rows) -> str:
+    return " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (ratios.min(), ratios.max())))
+
+
+def _day(run: Any) -> str:
+    return str(run["run"]).rpartition(".")[0]
 
 
 def excess(rows: Rows) -> None:

@@ -77,7 +77,8 @@ def opening(rows: Rows, here: Lab, explained: str = "") -> Opening:
         "bound a token and a prompt on several GPUs by bytes, FLOPs and sums, and say what is left out",
         "say how many GPUs a model needs for its weights and KV cache",
     )
-    return answer, able, _chart(found, gpu)
+    fig, caption = _chart(found, gpu)
+    return answer, able, (fig, f"{caption} {lesson_10b.other_gains(here)}".rstrip())
 
 
 def _alone(found: Rows) -> set[str]:
@@ -147,7 +148,7 @@ def predicted(rows: Rows) -> None:
     if len(said):
         display.say(
             f"**Promised: {said.min():.2f} to {said.max():.2f} times one GPU's speed** by "
-            f"{WAYS[split.FUSED]}."
+            f"{WAYS[split.FUSED]}. {_left_out(found)}"
         )
     for name, part in found.groupby("title", sort=False):
         by = part.set_index("impl")["predicted_us"]
@@ -166,6 +167,20 @@ def predicted(rows: Rows) -> None:
     columns |= {"said": "Times one GPU's speed"}
     forms = {"title": "", **dict.fromkeys(list(columns)[1:], "{:,.0f}"), "said": "{:.2f}"}
     display.table(pd.DataFrame(lines), columns, forms, "Bounds of a token, before anything was measured")
+
+
+def _left_out(found: Rows) -> str:
+    """What the bound of a token does not count, and how long the context is."""
+    shares = []
+    for model, format in found[["model", "format"]].drop_duplicates().itertuples(index=False):
+        shape = model_shapes.get(str(model))
+        read = model_shapes.kv_read_bytes(shape, links.PROMPT + links.STEPS)
+        shares.append(read / model_shapes.weight_bytes(shape, str(format), split.HEAD))
+    return (
+        "Launches are left out, as overlap may hide them, and so are keys and values: timed are "
+        f"{links.STEPS} tokens after a prompt of {links.PROMPT}, so they are at most {max(shares):.1%} of "
+        "the bytes of the weights."
+    )
 
 
 def measured(rows: Rows) -> None:

@@ -70,10 +70,12 @@ def handed_over(rows: Rows, gpu: Any) -> None:
 def _near(found: Rows) -> str:
     """In how many rows the predicted time holds."""
     near = (found["median_us"] / found["predicted_us"]).between(1 / NEAR, NEAR)
-    text = f" The times themselves hold within {NEAR - 1:.0%} in {near.sum()} of {len(near)} rows"
+    text = f" The predicted times hold within {NEAR - 1:.0%} in {near.sum()} of {len(near)} rows"
     late = (found["median_us"] > found["predicted_us"])[~near].all() and not near.all()
     return text + (
-        ": all take longer. The prediction leaves out the norm's own work, among others." if late else "."
+        ": all others take longer. The prediction leaves out the norm's own work, among others."
+        if late
+        else "."
     )
 
 

@@ -224,8 +224,8 @@ def _chart(table: Rows, gpu: Any) -> None:
     ax.set_xlim(min(0.0, 1.3 * float(table["saved"].min())) - 0.02 * most, 1.55 * most)
     plot.show(
         fig,
-        f"{caption}, {gpu}. Black mark and number: the measured saving; from a mark inside a bar to the "
-        "bar's end is what is missing; a mark beyond the bar saves more than estimated. The overlap is "
+        f"{caption}, {gpu}. Black mark and number: the measured saving; from the mark to the bar's end "
+        "is what is missing; a model whose mark is beyond that end saves more than estimated. The overlap is "
         "measured too, the other parts are estimated; the hand-overs behind “two sums” overlap as well, so "
         "a little may count twice."
         if table["overlap"].notna().any()

@@ -53,7 +53,7 @@ def _lengths(here: Lab, takes: over_time.Lengths) -> list[str]:
     copies, products = 2 * takes.copy, 2 * takes.product
     keys = over_time.rung().with_defaults({})["KEYS"]
     size = 4 * keys * _WIDTH / 1024  # KiB of keys and values of a tile, in FP16
-    text = f"For one SM and a tile of {keys} keys and as many values:\n\n"
+    text = f"For one SM and a tile of {keys} keys and as many values, without the copy of the queries:\n\n"
     text += f"- two copies: {size:.0f} KiB ÷ {_share(f'{gb_s:,.0f} GB/s', sms)} = **{copies:.2f} µs**, at "
     text += f"{reads}\n"
     text += f"- two products: 4 FLOPs × {over_time.QUERIES} queries × {keys} keys × {_WIDTH} columns ÷ "

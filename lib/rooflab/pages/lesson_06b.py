@@ -20,8 +20,8 @@ from rooflab.pages.lesson_06b_pace import four_changes as four_changes
 from rooflab.pages.lesson_06b_pace import pace_of_the_drawing as pace_of_the_drawing
 from rooflab.pages.lesson_06b_pace import ring_at_work as ring_at_work
 from rooflab.pages.lesson_06b_pace import roles_at_work as roles_at_work
+from rooflab.pages.lesson_06b_pace import roles_in_detail as roles_in_detail
 from rooflab.pages.lesson_06b_pace import roles_tested as roles_tested
-from rooflab.pages.lesson_06b_pace import why_held_back as why_held_back
 from rooflab.pages.lesson_06b_peers import peers_words
 from rooflab.pages.lesson_06b_rungs import SMALL, largest_step, page_order
 from rooflab.pages.lesson_06b_rungs import rungs_of_the_page as rungs_of_the_page

@@ -257,7 +257,6 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     budget["kib"] = budget["shared"] / 1024
     title = "Occupancy against speed"
     fig, ax = plot.figure("occupancy (% of an SM's 64 warps)", "TFLOP/s", title, ylog=True, height=3.4)
-    ends = []
     for k, (each, group) in enumerate(budget.groupby("head_dim")):
         colour, marker = plot.COLOURS[k], plot.MARKERS[k]
         tensor = _on_tensor_cores(group)
@@ -265,26 +264,29 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
             if len(rows):
                 at = (100 * rows["occupancy"], rows["tflop_s"])
                 ax.plot(*at, marker, color=colour, markerfacecolor=face, label=f"{each} wide{words}")
-        fast, full = (group.loc[group[name].idxmax()] for name in ("tflop_s", "occupancy"))
-        for row, words in ((fast, f"{each} wide: {fast['impl']}"), (full, full["impl"])):
-            at = (100 * row["occupancy"], row["tflop_s"])
-            beside, above = ("left", 6 * k - 5) if row is fast else ("right", 7 if k == 0 else -13)
-            words_at = {"textcoords": "offset points", "fontsize": 8.5, "color": colour}
-            va = "center" if row is fast else "baseline"  # right beside its own point
-            ax.annotate(words, at, (8 if row is fast else 6, above), ha=beside, va=va, **words_at)
-        two = [f"{r['impl']} {r['occupancy']:.0%} and {r['tflop_s']:,.0f} TFLOP/s" for r in (fast, full)]
-        ends.append(f"{each} wide, {' against '.join(two)}")
+        fast = group.loc[group["tflop_s"].idxmax()]
+        beside = {"xytext": (8, 6 * k - 5), "textcoords": "offset points", "fontsize": 8.5, "va": "center"}
+        at = (100 * fast["occupancy"], fast["tflop_s"])
+        ax.annotate(f"{each} wide: {fast['impl']}", at, color=colour, **beside)
+    pair, told = _same_occupancy(budget), ""
+    if pair:
+        slow, fast = pair
+        ends = [(100 * row["occupancy"], row["tflop_s"]) for row in pair]
+        ax.annotate("", ends[1], ends[0], arrowprops={"arrowstyle": "->", "lw": 1.6, "color": "black"})
+        middle = (ends[0][0], (slow["tflop_s"] * fast["tflop_s"]) ** 0.5)
+        words = f"one occupancy, {fast['tflop_s'] / slow['tflop_s']:.1f} times the rate:\n"
+        words += f"from {slow['impl']} to {fast['impl']}"
+        beside = {"xytext": (8, 0), "textcoords": "offset points", "fontsize": 9, "va": "center"}
+        ax.annotate(words, middle, fontweight="bold", **beside)
+        told = f": at {slow['occupancy']:.0%}, {slow['head_dim']} wide, {slow['impl']} has "
+        told += f"{slow['tflop_s']:,.0f} TFLOP/s and {fast['impl']} {fast['tflop_s']:,.0f}"
     ax.set_xlim(0, min(100, 120 * budget["occupancy"].max()))
     ax.margins(y=0.2)
     ax.legend(fontsize=8.5, frameon=False)
     prompts = "; ".join(f"{each} wide, {_prompt(rows)}" for each, rows in shapes.items() if len(rows))
-    plot.show(fig, f"{title} on {gpu}: {'; '.join(ends)}. Prompts: {prompts}.")
-    fast = budget.loc[budget["tflop_s"].idxmax()]
-    if fast["occupancy"] < budget["occupancy"].max():
-        display.say(
-            "**Occupancy is not the goal.** It is one way to have work while some warps wait; asynchronous "
-            "products and asynchronous copies are another. " + _same_occupancy(budget)
-        )
+    plot.show(fig, f"{title} on {gpu}{told}. Prompts: {prompts}.")
+    if budget.loc[budget["tflop_s"].idxmax(), "occupancy"] < budget["occupancy"].max():
+        display.say(_not_the_goal(budget, pair))
     names = {"impl": "Rung", "threads": "Threads", "registers": "Registers a thread"}
     names |= {"kib": "Shared memory (KiB)", "blocks": "Blocks an SM", "occupancy": "Occupancy"}
     names |= {"limit": "Tightest limit", "tflop_s": "TFLOP/s"}
@@ -321,19 +323,34 @@ def _on_tensor_cores(rows: Rows) -> pd.Series:
     return rows["impl"].str.partition("_")[0].astype(int) >= 4
 
 
-def _same_occupancy(budget: Rows) -> str:
-    """How far rates lie apart of rungs on tensor cores that have the same occupancy, where any do."""
+def _same_occupancy(budget: Rows) -> tuple[Any, Any] | None:
+    """The slowest and the fastest rung on tensor cores of one width and occupancy, where they differ most."""
     modern = budget[_on_tensor_cores(budget)].assign(share=lambda rows: (100 * rows["occupancy"]).round())
     found = []
-    for (width, share), rows in modern.dropna(subset=["tflop_s"]).groupby(["head_dim", "share"]):
+    for _, rows in modern.dropna(subset=["tflop_s"]).groupby(["head_dim", "share"]):
         slow, fast = (rows.loc[at] for at in (rows["tflop_s"].idxmin(), rows["tflop_s"].idxmax()))
-        if len(rows) > 1:
-            times = fast["tflop_s"] / slow["tflop_s"]
-            words = f"{width} wide at {share:.0f}%, {slow['impl']} has {slow['tflop_s']:,.0f} TFLOP/s and "
-            found.append((times, f"{words}{fast['impl']} {fast['tflop_s']:,.0f}"))
-    if not found:
-        return ""
-    text = (
-        "Rungs without tensor cores multiply with other instructions, so they prove nothing here. But with "
-    )
-    return f"{text}tensor cores, too, one occupancy goes with several rates: {max(found)[1]}."
+        if fast["tflop_s"] > slow["tflop_s"]:
+            found.append((slow, fast))
+    return max(found, key=lambda pair: pair[1]["tflop_s"] / pair[0]["tflop_s"], default=None)
+
+
+def _not_the_goal(budget: Rows, pair: tuple[Any, Any] | None) -> str:
+    """What occupancy is for, the pair that shows that it does not set the rate, and what its steps are."""
+    text = "**Occupancy is not the goal.** It is one way to have work while some warps wait; asynchronous "
+    text += "products and copies are another."
+    if pair:
+        slow, fast = pair
+        text += f" At {slow['occupancy']:.0%}, {slow['head_dim']} wide, {slow['impl']} has "
+        text += f"{slow['tflop_s']:,.0f} TFLOP/s and {fast['impl']} {fast['tflop_s']:,.0f}."
+    modern = budget[_on_tensor_cores(budget)]
+    hopper = modern["impl"].isin(op.HOPPER)
+    shares = [set(rows["occupancy"]) for rows in (modern[~hopper], modern[hopper])]
+    if all(len(each) == 1 for each in shares):
+        fewer, more = (each.pop() for each in shares)
+        if (round(64 * fewer), round(64 * more)) == (8, 12):
+            text += f" {more:.0%} against {fewer:.0%} is three warpgroups, in Hopper's rungs, against two: "
+            text += "the third has a role of its own, copies or scores."
+    if not _on_tensor_cores(budget).all():
+        text += " Rungs without tensor cores (open marks) multiply with other instructions: they prove "
+        text += "nothing here."
+    return text

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import NamedTuple
+
+import pandas as pd
 
 from rooflab.lab import Lab
 from rooflab.pages import Rows
@@ -20,68 +23,66 @@ def _share(per_second: str, sms: int) -> str:
     return f"({per_second} ÷ {sms} SMs)"
 
 
-def pace_of_the_drawing(here: Lab, takes: over_time.Lengths) -> None:
-    """Say how long a tile's copies and products take, and which of a tile's steps sets the pace where the
-    softmax runs beside products.
-    """
+def pace_of_the_drawing(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
+    """Say, before the drawing, how long a tile's copies and products take, and that they are ideal."""
+    reads, peak = over_time.sources(here)
+    copies, products = 2 * takes.copy, 2 * takes.product
+    text = f"A tile's two copies take about {copies:.2f} µs at {reads}, its two products {products:.2f} µs "
+    text += f"at {peak}"
+    if takes.softmax > max(copies, products):
+        text += f", and its softmax more, {takes.softmax:.2f} µs. "
+    elif 1 / _FAR < copies / products < _FAR:
+        text += ": about equal. "
+    else:
+        text += f": {'copies' if copies > products else 'products'} take longer. "
+    tested = _tested(takes, every)
+    if tested is None:
+        text += "**The drawing shows the order of steps**; what rate the kernel reaches is not recorded here."
+    elif 1 / _FAR < tested.drawn / tested.got < _FAR:
+        text += f"The kernel reaches {tested.got:.0f}% of the roof, about what the drawing gives."
+    else:
+        text += f"**The drawing shows the order, not the rate: the kernel reaches {tested.got:.0f}% of the "
+        text += "roof.**"
+    display.say(text)
+
+
+def _lengths(here: Lab, takes: over_time.Lengths) -> list[str]:
+    """How the drawing's lengths are found, for the fold."""
     gb_s, tflop_s, sms, mhz = over_time.rates(here)
     reads, peak = over_time.sources(here)
     copies, products = 2 * takes.copy, 2 * takes.product
     keys = over_time.rung().with_defaults({})["KEYS"]
     size = 4 * keys * _WIDTH / 1024  # KiB of keys and values of a tile, in FP16
-    text = f"The lengths, for one SM and a tile of {keys} keys and as many values:\n\n"
+    text = f"For one SM and a tile of {keys} keys and as many values, without the copy of the queries:\n\n"
     text += f"- two copies: {size:.0f} KiB ÷ {_share(f'{gb_s:,.0f} GB/s', sms)} = **{copies:.2f} µs**, at "
     text += f"{reads}\n"
     text += f"- two products: 4 FLOPs × {over_time.QUERIES} queries × {keys} keys × {_WIDTH} columns ÷ "
     text += f"{_share(f'{tflop_s:,.0f} TFLOP/s', sms)} = **{products:.2f} µs**, at {peak}\n"
     text += f"- the softmax: {over_time.QUERIES} × {keys} exponentials, {over_time.EXPONENTIALS} a clock at "
-    text += f"{mhz / 1e3:.2f} GHz = **{takes.softmax:.2f} µs**\n\n"
-    text += _rates_beside(here)
-    kernel = over_time.read(here) if over_time.read_warm(here) else gb_s
-    read = copies * gb_s / min(gb_s, kernel)  # how long the copies take at the rate of plain reads
-    if copies < _FAR * products and products < _FAR * read and max(copies, products) >= takes.softmax:
-        text += "Copies and products are too near each other to tell which sets the pace"
-        text += f"{_slower(copies, read)}. So the drawing could be either way."
-        if 2 * copies > products:
-            text += f" A block of {over_time.QUERIES // 2} queries would wait for copies in both: as many "
-            text += "bytes for half of the products (rung 12)."
-    elif products >= max(copies, takes.softmax):
-        text += "Products take the longest, so the drawing's tensor cores set the pace"
-        if 2 * copies > products:
-            text += f". A block of {over_time.QUERIES // 2} queries would wait for copies: as many bytes for "
-            text += "half of the products (rung 12)"
-        text += "."
-    elif copies > takes.softmax:
-        text += (
-            "Copies take the longest, so the tensor cores wait for them, unless L2 can give more than was "
-        )
-        text += "measured. More queries a block would need fewer bytes for each product."
-    else:
-        text += "The softmax takes the longest, so the tensor cores wait for it."
-    display.say(text)
+    text += f"{mhz / 1e3:.2f} GHz = **{takes.softmax:.2f} µs**"
+    parts = [text, _rates_beside(here, copies)]
+    if 2 * copies > products:
+        parts += [
+            f"A block of {over_time.QUERIES // 2} queries would wait for copies: as many bytes for half of "
+            "the products (rung 12)."
+        ]
+    return [part for part in parts if part]
 
 
-def _slower(copies: float, read: float) -> str:
-    """How long the copies take at the rate of plain reads, where that is slower."""
-    return f": at that kernel's rate copies take {read:.2f} µs" if read > 1.005 * copies else ""
-
-
-def _rates_beside(here: Lab) -> str:
-    """Why the rate of copies may exceed what a kernel that only reads L2 reached, and a rung the roof."""
-    most, reads, text = over_time.copied(here), over_time.read(here), ""
+def _rates_beside(here: Lab, copies: float) -> str:
+    """Where a rate of copies comes from that no kernel which only reads L2 reached, or nothing."""
+    most, reads = over_time.copied(here), over_time.read(here)
     if most is None or most.gb_s <= reads:
-        return text
+        return ""
     peak = over_time.rates(here)[1]
+    text = f"The {most.gb_s:,.0f} GB/s are what {most.impl} needs, {most.width} wide: with {most.queries} "
+    text += f"queries a block does {most.queries} FLOPs for each byte, at {most.tflop_s:,.0f} TFLOP/s. "
     if "fp16_tensor" in here.roof and most.tflop_s > peak:
-        text += (
-            f"Those {most.tflop_s:,.0f} TFLOP/s pass the roof of {peak:,.0f}, which a library reached with "
-        )
-        text += (
-            "random matrices: presumably the rung's products draw less power, so the clock is higher (see "
-        )
-        text += "*Measured*). "
+        text += f"That passes the roof of {peak:,.0f}, which a library reached with random matrices: see "
+        text += "*Measured*. "
     if over_time.read_warm(here):
-        text += f"A kernel that only reads L2 reached {reads:,.0f} GB/s: it is not the fastest reader. "
+        text += f"A kernel that only reads L2 reached {reads:,.0f} GB/s; at that rate the copies take "
+        text += f"{copies * most.gb_s / reads:.2f} µs."
     return text
 
 
@@ -94,39 +95,68 @@ def _busy(takes: over_time.Lengths, tiles: int) -> float:
     return 100 * products / max(bar.end for bar in bars)
 
 
-def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
-    """Say which share of the roof the drawing's rung reaches at its width, and the one whose copies differ,
-    beside the drawing's arithmetic for as many tiles as a block of that prompt has.
+class _Tested(NamedTuple):
+    """Rung 9's and rung 11's rows of one prompt; the percent of the roof that the drawing allows for a block
+    of `tiles`, and that was measured.
     """
+
+    rung: pd.Series
+    later: pd.Series | None
+    tiles: int
+    drawn: float
+    got: float
+
+
+def _tested(takes: over_time.Lengths, every: Rows) -> _Tested | None:
+    """What tests the drawing, or None where that is not recorded."""
     rows = every[every["head_dim"].eq(_WIDTH) & every["heads"].eq(study.HEADS) & every["window"].isna()]
     rows = rows[rows["format"].eq("fp16") & rows["options"].fillna("").eq("")].dropna(
         subset=["roof_fraction"]
     )
     rows = rows[rows["seq"].eq(_TOKENS)].drop_duplicates("impl").set_index("impl")
     if over_time.RUNG not in rows.index:
-        display.say(f"**Test**: rung 9 with heads {_WIDTH} wide and {_TOKENS:,} tokens is not recorded here.")
-        return
+        return None
     keys = over_time.rung().with_defaults({})["KEYS"]
     tiles = max(1, round(_TOKENS / keys / 2))  # a causal prompt's blocks see half of the keys on average
-    drawn, got = _busy(takes, tiles), 100 * float(rows.loc[over_time.RUNG, "roof_fraction"])
-    text = f"**Test**: with {_TOKENS:,} tokens a block has {tiles} tiles on average. By the arithmetic the "
-    text += f"tensor cores are then busy {drawn:.0f}% of the time. A rate can be no larger share of the "
-    text += "roof; it is smaller by masked products, which take time and are not counted. Measured: "
-    text += f"{rows.loc[over_time.RUNG, 'tflop_s']:,.0f} TFLOP/s, {got:.0f}% of it. "
-    if drawn < _FAR * got:
-        display.say(text + "The drawing explains what was measured.")
+    rung, later = rows.loc[over_time.RUNG], rows.loc["11_tma"] if "11_tma" in rows.index else None
+    return _Tested(rung, later, tiles, _busy(takes, tiles), 100 * float(rung["roof_fraction"]))
+
+
+def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
+    """Say how much of the roof the drawing allows and rung 9 reaches; how its lengths are found, folded."""
+    found, parts = _tested(takes, every), _lengths(here, takes)
+    if found is None:
+        display.say(f"**Test**: rung 9 with heads {_WIDTH} wide and {_TOKENS:,} tokens is not recorded here.")
+        display.fold_parts("How the lengths are found", parts)
         return
-    needs = rows.loc[over_time.RUNG, "tflop_s"] / over_time.QUERIES * 1e3
-    most = over_time.rates(here)[0]
-    text += "So the drawing leaves something out. "
-    if needs * _FAR < most:
-        text += f"L2's rate it is not: these copies take {needs:,.0f} of {most:,.0f} GB/s. "
-    text += "Perhaps that a copier waits until its tile has arrived "
-    text += "before it asks for the next, and that blocks start and end."
-    if "11_tma" in rows.index:
-        later = 100 * float(rows.loc["11_tma", "roof_fraction"])
-        text += f" Rung 11, next, changes both, and two things more: it reaches {later:.0f}%."
+    text = f"**Test**: with {_TOKENS:,} tokens these lengths allow {found.drawn:.0f}% of the roof, "
+    if found.drawn >= _FAR * found.got:
+        text += f"not {found.got:.0f}%. What takes the rest is not known"
+        if found.later is not None:
+            text += "; rung 11, next, copies otherwise, its blocks stay, and it reaches "
+            text += f"{float(found.later['roof_fraction']):.0%}"
+        text += "."
+        parts += [_left_out(here, found)]
+    elif found.got > _FAR * found.drawn:
+        text += f"less than the {found.got:.0f}% measured: a length is too long."
+    else:
+        text += f"and {found.got:.0f}% was measured: they explain the rate."
     display.say(text)
+    display.fold_parts("How the lengths are found, and what they leave out", parts)
+
+
+def _left_out(here: Lab, found: _Tested) -> str:
+    """What may make rung 9 slower than the drawing, as far as it is known."""
+    needs, most = found.rung["tflop_s"] / over_time.QUERIES * 1e3, over_time.rates(here)[0]
+    text = f"With {_TOKENS:,} tokens a block has {found.tiles} tiles on average; the drawing's tensor cores "
+    text += f"are then busy {found.drawn:.0f}% of the time. Measured: {found.rung['tflop_s']:,.0f} TFLOP/s. "
+    if needs * _FAR < most:
+        text += f"It is not L2's rate: these copies take {needs:,.0f} of {most:,.0f} GB/s. "
+    text += "Perhaps it is that a copier waits until its tile has arrived before it asks for the next, that "
+    text += "blocks start and end, and that masked products take time and are not counted in the rate."
+    if found.later is not None:
+        text += " Rung 11 changes the first two, and two things more."
+    return text
 
 
 def four_changes(here: Lab) -> diagram.Drawing:
@@ -169,21 +199,23 @@ def _worth_of_holding(here: Lab, found: roles.Roles) -> str:
     return text + "in time."
 
 
-def why_held_back(here: Lab) -> None:
-    """Say when rung 12 hands its weights over, and where its queries are, by its source."""
+def roles_in_detail(here: Lab, every: Rows) -> None:
+    """Show, folded, when rung 12 hands its weights over, where its queries are, and its drawing's lengths."""
     found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
     share = columns.share_of(roles.RUNG, roles.WIDTH)
-    kept, where = columns.operands_kept(share, roles.WIDTH), ""
+    kept = columns.operands_kept(share, roles.WIDTH)
     until = Fraction(found.before).limit_denominator(64)
-    text = f"""\
-**Why is P held back?** Handed over at once, P[t] V[t] would share the tensor cores with the scores of \
-tile t + 1, if K[t + 1] is there: both end late, and nothing multiplies during the next softmax. Held back, \
-the scores end first, and P[t] V[t] runs beside their softmax. What that is worth is not recorded. \
-{_worth_of_holding(here, found)}
+    parts = [
+        f"""\
+**When is P handed over?** When {until} of the next tile's scores are made. Handed over at once, P[t] V[t] \
+would share the tensor cores with those scores, if K[t + 1] is there: both end late, and nothing multiplies \
+during the next softmax. Held back, the scores end first, and P[t] V[t] runs beside their softmax. What that \
+is worth is not recorded. {_worth_of_holding(here, found)}
 
 **Why until {until}, and not until the scores are done?** Presumably because warpgroups 1 and 2 need \
 a moment to see the signal and rescale; the last scores keep the tensor cores busy meanwhile. Other \
 shares are not recorded."""
+    ]
     if kept:
         whole = share.queries * roles.WIDTH // 2 // share.threads
         columns_left = roles.WIDTH * (whole - kept[0]) // whole
@@ -191,51 +223,67 @@ shares are not recorded."""
         where += f"{whole} registers a thread of "
         where += f"warpgroup 0. It keeps {kept[0]}, beside {kept[1]} of scores (first drawing); the last "
         where += f"{columns_left} columns stay in shared memory."
-    display.fold_parts("Why P is held back, and where the queries are", [text, where] if where else [text])
+        parts.append(where)
+    parts.append(_lengths_of_roles(here, found, every))
+    display.fold_parts("When P is handed over, where the queries are, and the lengths", parts)
 
 
-def roles_tested(here: Lab, every: Rows) -> None:
-    """Say what sets rung 12's pace by the drawing's arithmetic, and how that compares with its best rate."""
-    takes = roles.lengths(*over_time.rates(here))
-    found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
-    copies, products = 2 * takes.copy / found.cluster, 2 * takes.product
-    tile = roles.ROWS_OF_A_TILE
-    size = 4 * tile * roles.WIDTH / 1024
-    text = f"By rung 9's two divisions a tile's two copies, {size:.0f} KiB shared by {found.cluster} blocks, "
-    text += f"take {copies:.2f} µs, and its two products, 4 × {tile} × {tile} × {roles.WIDTH} FLOPs, "
-    text += f"{products:.2f}"
-    if 1 / _FAR < copies / products < _FAR:
-        text += ": about as long, so either may set the pace."
-    else:
-        text += ": at that rate copies set the pace." if copies > products else ": tensor cores set the pace."
+def _best(every: Rows) -> pd.Series | None:
+    """Rung 12's best rate at its width with the headline's heads, or None."""
     rows = every[
         every["impl"].eq(roles.RUNG) & every["head_dim"].eq(roles.WIDTH) & every["heads"].eq(study.HEADS)
     ]
     rows = rows[rows["format"].eq("fp16") & rows["options"].fillna("").eq("")].dropna(
         subset=["roof_fraction"]
     )
-    if rows.empty:
-        display.say(text)
+    return None if rows.empty else rows.loc[rows["roof_fraction"].idxmax()]
+
+
+def _needs(best: pd.Series) -> float:
+    """GB/s that the copies of rung 12 would take without sharing, at its best rate."""
+    return float(best["tflop_s"]) / roles.ROWS_OF_A_TILE * 1e3
+
+
+def _lengths_of_roles(here: Lab, found: roles.Roles, every: Rows) -> str:
+    """How the lengths of rung 12's drawing are found, and what its copies would take without sharing."""
+    takes, tile = roles.lengths(*over_time.rates(here)), roles.ROWS_OF_A_TILE
+    copies, products = 2 * takes.copy / found.cluster, 2 * takes.product
+    size = 4 * tile * roles.WIDTH / 1024
+    text = f"**How long?** By rung 9's two divisions a tile's two copies, {size:.0f} KiB shared by "
+    text += f"{found.cluster} blocks, take {copies:.2f} µs, and its two products, 4 × {tile} × {tile} × "
+    text += f"{roles.WIDTH} FLOPs, {products:.2f}"
+    if 1 / _FAR < copies / products < _FAR:
+        text += ": about as long, so either may set the pace."
+    else:
+        text += ": at that rate copies set the pace." if copies > products else ": tensor cores set the pace."
+    best, most = _best(every), over_time.rates(here)[0]
+    if best is not None and _needs(best) > most:
+        text += f" The measured {best['tflop_s']:,.0f} TFLOP/s would take {_needs(best):,.0f} GB/s of copies "
+        text += f"without sharing, {_needs(best) / most - 1:.0%} more than any reads or copies recorded here."
+    return text
+
+
+def roles_tested(here: Lab, every: Rows) -> None:
+    """Say how much of the roof rung 12's drawing allows, and how much was measured at best."""
+    best = _best(every)
+    if best is None:
         return
-    best = rows.loc[rows["roof_fraction"].idxmax()]
+    takes = roles.lengths(*over_time.rates(here))
+    found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
     tiles = max(2, round(int(best["seq"]) / roles.ROWS_OF_A_TILE / 2))  # a causal block sees half on average
     shared, alone = (
         roles.busy(roles.simulate(found._replace(cluster=blocks), tiles, takes))[1]
         for blocks in (found.cluster, 1)
     )
-    got, most = float(best["roof_fraction"]), over_time.rates(here)[0]
-    needs = best["tflop_s"] / roles.ROWS_OF_A_TILE * 1e3
-    text += f"\n\n**Test**: with {best['seq']:,} tokens, about {tiles} tiles for each block of queries, the "
-    text += f"tensor cores would be busy {shared:.0%} of the time, or {alone:.0%} if each block copied for "
-    text += f"itself. Measured: {best['tflop_s']:,.0f} TFLOP/s, {got:.0%} of their roof. "
+    got = float(best["roof_fraction"])
+    text = (
+        f"**Test**: with {best['seq']:,} tokens the drawing allows {shared:.0%} of the roof, or {alone:.0%} "
+    )
+    text += f"without shared copies; measured: {got:.0%}. "
     if got > shared:
-        text += "That is more than the drawing allows: something in it is too slow."
-    elif needs > most:
-        text += (
-            f"Without sharing that would take {needs:,.0f} GB/s of copies, {needs / most - 1:.0%} more than "
-        )
-        text += "any reads or copies recorded here: so sharing very likely is necessary. What keeps the rung "
-        text += f"from {shared:.0%} is not known."
+        text += "So a length in it is too long."
+    elif _needs(best) > over_time.rates(here)[0]:
+        text += "So sharing very likely is necessary; what takes the rest is not known."
     else:
-        text += "That is less than even copies of its own would allow, so something else limits it."
+        text += "What takes the rest is not known."
     display.say(text)

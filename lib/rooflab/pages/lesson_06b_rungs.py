@@ -211,6 +211,6 @@ def largest_step(here: Lab, name: str) -> str:
         return ""
     most = max(worths, key=lambda each: worths[each])
     return (
-        f" Of the steps from {step} to it {most} is worth the most, {worths[most]:.2f} times the speed at "
+        f" Of the steps from {step} to it, {most} is worth the most, {worths[most]:.2f} times the speed at "
         "the median of its shapes."
     )

@@ -4,6 +4,7 @@ import re
 
 import nbformat
 import numpy as np
+import pandas as pd
 import pytest
 from pages_read import said
 from rooflab.analysis import attention as analysis
@@ -311,7 +312,7 @@ def test_the_gate_s_limit_tells_right_kernels_from_the_planted_faults(h200):
     page = said("06c_trust.ipynb")
     assert share["3_half2"] <= 1 and f"3_half2 errs by {1e3 * rows['error']['3_half2']:.1f} ‰" in page
     assert f"does so errs by {1e3 * rows['error_budget']['3_half2'] / 2:.1f} ‰" in page
-    assert (share.dropna() <= 1).all() and "all kernels keep the limit of their number format" in page
+    assert (share.dropna() <= 1).all() and "all kernels keep the limit of their declared roundings" in page
     faults = lesson_06c_faults.errors().set_index("fault")
     assert faults.loc[lesson_06c_faults.RIGHT, "gate"] < 0.7 and (faults["gate"].iloc[1:] > 1).all()
     assert (faults["gate_sums"].iloc[1:] > 1).all() and (faults["gate_sums"] <= faults["gate"]).all()
@@ -331,23 +332,30 @@ def test_rungs_and_faults_are_set_beside_one_limit_on_the_same_shapes(h200, monk
     assert f"{least.min():.1f} to {least.max():.1f} times the limit" in told[0] and "hides faults" in told[0]
 
 
-def test_typical_errors_of_06c_are_those_of_rounded_inputs():
-    """Errors of random numbers are not spread evenly up to half a step: their RMS is less than that ÷ √3."""
-    found, half = lesson_06c_rounding._typical(128), lesson_06c_rounding.HALF
-    numbers = np.random.default_rng(1).normal(size=100_000)
-    numbers = numbers[abs(numbers) > 2.0**-14]
-    assert found["outputs"] == pytest.approx(
-        np.sqrt(((numbers.astype(np.float16) / numbers - 1) ** 2).mean()), rel=0.02
-    )
-    assert max(found["outputs"], found["weights"]) < 0.8 * half / np.sqrt(3)
-    assert found["FP32"] == pytest.approx(found["outputs"] * 2.0**-13, rel=0.02)
+def test_one_sum_of_06c_leaves_an_error():
+    assert "this one is off by -0.000488" in lesson_06c_rounding._one_sum(), "the roundings do not cancel"
 
 
-def test_one_sum_of_06c_leaves_an_error(monkeypatch):
+def test_06c_says_how_an_error_of_a_score_counts_and_what_a_simulation_tells():
+    page = said("06c_trust.ipynb")
+    assert "by e^0.0055 = 1.0055, so the weight is off by 5.5 thousandths" in page
+    assert "consistent with the roundings that they declare" in page
+    rows = pd.DataFrame({"impl": ["4_mma", "3_half2"], "error": [2e-3, 4e-3], "simulated": [1e-3, 4e-3]})
+    assert lesson_06c_limits._simulated(rows).endswith("unexplained: 4_mma.")
+    assert "none is recorded" in lesson_06c_limits._simulated(rows.iloc[:0])
+
+
+def test_06c_leads_with_the_words_that_change_and_the_move(h200, monkeypatch):
     told = []
-    monkeypatch.setattr(lesson_06c_rounding.display, "say", told.append)
-    lesson_06c_rounding.one_sum()
-    assert "this one is off by -0.000488" in told[0], "the roundings do not cancel"
+    monkeypatch.setattr(lesson_06c.display, "say", told.append)
+    words = lesson_06c.words_changed(lambda question: answers(h200, question), OWN)
+    lesson_06c.words_changed_explained(words)
+    lesson_06c.words_changed_explained(words.assign(changed=0.0))
+    lesson_06c.words_changed_explained(words.assign(**{"changed": 1.0, "changed though apart": 1.0}))
+    assert "10_paired_warpgroups changes 1 and 12_warp_specialised changes 1, the other" in told[0]
+    assert "ran in another decoder" in told[0] and "whether kernel or decoder" in told[0]
+    assert "no kernel changes any; logits move by at most 0.0040" in told[1]
+    assert "except by a NaN: 1_scalar" in told[2] and "the other" not in told[2]
 
 
 def test_06b_says_what_its_counters_cannot_tell():

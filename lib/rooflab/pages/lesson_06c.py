@@ -19,12 +19,9 @@ from rooflab.pages.lesson_06c_limits import limits_explained as limits_explained
 from rooflab.pages.lesson_06c_limits import nearer_than_torch as nearer_than_torch
 from rooflab.pages.lesson_06c_limits import rounding_held as rounding_held
 from rooflab.pages.lesson_06c_memory import memory as memory
-from rooflab.pages.lesson_06c_rounding import largest_score as largest_score
 from rooflab.pages.lesson_06c_rounding import loud_simulated
-from rooflab.pages.lesson_06c_rounding import one_output as one_output
-from rooflab.pages.lesson_06c_rounding import one_sum as one_sum
 from rooflab.pages.lesson_06c_rounding import rounding_errors as rounding_errors
-from rooflab.pages.lesson_06c_rounding import scores_tested as scores_tested
+from rooflab.pages.lesson_06c_rounding import sums_of_scores as sums_of_scores
 from rooflab.pages.lesson_06c_shapes import source_test as source_test
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
@@ -65,7 +62,7 @@ def _by_the_gate(row: Any, rest: Rows) -> str:
     if not limit > 0:
         return ""
     if row["error"] > limit:
-        return f", and exceeds the gate's limit for its number format, {row['error'] / limit:.1f} times"
+        return f", and exceeds the gate's limit for its declared roundings, {row['error'] / limit:.1f} times"
     rule = f"uses {row['error'] / limit:.0%} of its limit by the gate, {1e3 * limit:.1f} ‰"
     if row.name != "3_half2" or not limit > rest["error_budget"].max():
         return f" and is right all the same: it {rule}"
@@ -83,6 +80,7 @@ def tested(some: Rows, rungs: list[Any]) -> None:
     )
     text += "far as they can do a test's shape"
     text += f": at the first chart's, all but {listed(missing)}." if missing else "."
+    text += " The tests after the planted faults ask torch's libraries alone."
     display.say(text)
 
 
@@ -91,16 +89,17 @@ def yardsticks() -> None:
     rows = [
         (
             "‰ of a row's largest output",
-            "every other error of an output; a row is a query's output in a head",
+            "errors, where no other yardstick is named; a row is a query's output in a head",
         ),
         ("error ÷ the gate's limit", "planted faults; above 1 a kernel is wrong"),
         (
             "‰ of the RMS, the typical output",
             "tests of the source, SharpInference, where this course's kernels began; large scores",
         ),
+        ("error ÷ what rounding the output costs", "the source's shapes on the GPU"),
     ]
     table = pd.DataFrame(rows, columns=["unit", "use"])
-    display.table(table, {"unit": "Yardstick", "use": "Used for"}, {}, "Three yardsticks")
+    display.table(table, {"unit": "Yardstick", "use": "Used for"}, {}, "The yardsticks")
 
 
 def extreme_inputs(answers: Any, rungs: list[Any]) -> tuple[Rows, Rows]:
@@ -145,7 +144,11 @@ def every_extreme(edges: Rows) -> None:
 
 def _overflow(most: float) -> str:
     """What FP32 makes of the exponential of a score."""
-    return ", whose exponentials overflow FP32" if most > np.log(np.finfo(np.float32).max) else ""
+    return (
+        ", whose exponentials overflow FP32 unless the largest is subtracted first"
+        if most > np.log(np.finfo(np.float32).max)
+        else ""
+    )
 
 
 def _all_right(wrong: Any) -> str:
@@ -230,7 +233,8 @@ def _judged_loud(error: float, median: float) -> str:
     text = ": **too coarse for scores that large; take another rung there.** Its FP16 sums "
     text += "can explain that" if explained else "alone do not explain that"
     text += f": on other loud inputs, on the CPU, they make a plain computation err by {packed / plain:.0f} "
-    return f"{text}times as much.{' To round as declared is not always enough.' if explained else ''}"
+    text += "times as much as FP32 sums do."
+    return text + (" To round as declared is not always enough." if explained else "")
 
 
 def words_changed(answers: Any, rungs: list[Any]) -> Rows:
@@ -248,45 +252,38 @@ def every_word(words: Rows) -> None:
     forms = dict.fromkeys(("changed", "changed though apart", "least of top 5"), "{:.0f}")
     meant = (
         "- *Changed*: how often the decoder would choose another word.\n"
-        "- *Apart*: changes where the two best logits differ by more than the kernel moved them. There must "
-        "be none.\n"
+        "- *Apart*: changes where the two best logits differ by more than twice the largest move there; only "
+        "a NaN can cause one.\n"
         "- *Moved*: the largest change of a logit, in units of the logits' standard deviation.\n"
         "- *Same of best 5*: how many of the five best words stay, at the worst place."
     )
-    display.fold_parts(
-        "Every kernel's words", [meant, *_other_decoders(words), (words, names, forms | {"move": "{:.4f}"})]
-    )
+    display.fold_parts("Every kernel's words", [meant, (words, names, forms | {"move": "{:.4f}"})])
 
 
 def words_changed_explained(words: Rows) -> None:
-    """Say whether a kernel's errors change a word, and which ones do."""
-    changed = words[words["changed"] > 0]
-    apart = words[words["changed though apart"] > 0]
-    count = f"{words['words'].iloc[0]:.0f} words"
+    """Say how many words each kernel's errors change and how far they move logits, and what that tells."""
+    changed, apart = words[words["changed"] > 0], words[words["changed though apart"] > 0]
     pairs = zip(changed["impl"], changed["changed"], strict=True)
     some = listed(f"{who} changes {times:.0f}" for who, times in pairs)
-    if len(apart):
-        text = f"**Clear choices change with {listed(apart['impl'])}**: of {count} some change though their "
-        text += "two best logits differ by more than the kernel moved them."
-    elif len(changed):
-        text = f"**No clear choice changes**: of {count} {some}, each between two logits that differ by less "
-        text += f"than the kernel moved them. The other {len(words) - len(changed)} kernels change none."
-    else:
-        text = f"**No choice changes**: of {count} none is changed by any kernel."
-    display.say(text)
+    rest = len(words) - len(changed)
+    some += f", the other {rest} kernels none" if rest else ""
+    some = some if len(changed) else "no kernel changes any"
+    text = f"**Of {words['words'].iloc[0]:.0f} words {some}; "
+    text += f"logits move by at most {words['move'].max():.4f} of their standard deviation** "
+    text += f"({words.loc[words['move'].idxmax(), 'impl']}). {' '.join(_other_decoders(words))}"
+    text = f"{text.rstrip()}\n\nA word can change only where the two best logits differ by less than twice "
+    text += "the largest move. So a small move already implies that no clear choice changes"
+    text += f", except by a NaN: {listed(apart['impl'])}. " if len(apart) else ". "
+    display.say(f"{text}No planted fault ran here: how many words one would change is not known.")
 
 
 def _other_decoders(words: Rows) -> list[str]:
     """Which kernels ran in another decoder than most, and that no other kernel was asked there."""
     usual = words["head_dim"].mode().iloc[0]
     return [
-        f"{listed(other['impl'])} ran in another decoder, with heads {width} wide instead of {usual}; no "
-        "other kernel was asked there"
-        + (
-            ", so whether the kernels or the decoder make words change is not known."
-            if other["changed"].any()
-            else "."
-        )
+        f"{listed(other['impl'])} ran in another decoder, with heads {width} wide instead of {usual}, and no "
+        "other kernel ran there"
+        + (": whether kernel or decoder makes words change is not known." if other["changed"].any() else ".")
         for width, other in words[words["head_dim"] != usual].groupby("head_dim")
     ]
 

@@ -22,39 +22,30 @@ _OUTLIERS = 256  # one number of so many is four times as large
 _PRODUCT = 64.0  # about the largest of two outliers: see largest_score
 
 
-def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
-    """Show what rounding costs, by what is rounded, for heads of `width` over `keys` keys; the largest error
-    that is estimated for rungs 1, 4 and 3, over the number.
+def rounding_errors(width: int = 128) -> dict[str, float]:
+    """Show what each rounding is off by at most, for heads of `width`, and how an error of a score becomes
+    one of a weight; the largest error of an output that is estimated for rungs 1, 4 and 3.
     """
-    one, sums, found = f"{1e3 * HALF:.2f}", _of_outliers(width), _typical(width)
-    why = "at most half a step: just above a power of two most, just below it half of that"
-    rows = [("outputs to FP16", "the output itself", found["outputs"], HALF, why)]
-    why = "as in the example; the largest is a guess, no bound"
-    of = "typical: a typical output; largest: the row's largest"
-    rows += [("weights to FP16", of, found["weights"], HALF, why)]
-    why = f"typically one rounding of a number from 1 to 2, {one} ÷ √3; the largest where two outliers meet"
-    of = "absolute, in thousandths: weights depend on it"
-    rows += [("scores, added up in FP16 (rung 3)", of, HALF / np.sqrt(3), sums, why)]
-    rows += [("outputs to FP32", "the output itself", found["FP32"], 2.0**-24, "FP32 keeps 24 bits")]
-    guess = pd.DataFrame(rows, columns=["what", "of", "typical", "largest", "why"])
-    guess[["typical", "largest"]] *= 1e3
-    names = {"what": "Rounded", "typical": "Typical error (‰)", "largest": "Largest, about (‰)"}
-    names |= {"of": "‰ of what", "why": "Because"}
-    for name in ("typical", "largest"):
-        guess[name] = [_two_digits(value) for value in guess[name]]
-    caption = (
-        f"What rounding leaves; heads of {width}, up to {keys:,} keys. Typical errors are RMS, those of "
-    )
-    caption += (
-        f"outputs and weights computed by NumPy on such inputs, {TOKENS} tokens, without numbers below "
-    )
-    caption += "FP16's normal range"
-    display.table(guess, names, {}, caption)
+    sums = _of_outliers(width)
+    rows = [
+        ("outputs to FP16", "all", "the output", HALF, "at most half a step of FP16"),
+        ("weights to FP16", "3 on", "the weight", HALF, "the same"),
+        ("sums of scores to FP16", "3", "the weight of the score's key", sums, "a guess: see the fold"),
+    ]
+    table = pd.DataFrame(rows, columns=["what", "rungs", "of", "largest", "why"])
+    table["largest"] = [_two_digits(1e3 * value) for value in table["largest"]]
+    names = {"what": "Rounded", "rungs": "By rungs", "largest": "Largest, about (‰)", "of": "‰ of"}
+    display.table(table, names | {"why": "Because"}, {}, f"What each rounding is off by; heads of {width}")
     display.say(
-        "**The estimate for a rung adds up the largest errors of its roundings.** Rung 1 rounds outputs: "
-        f"{one} ‰. Rung 4 weights too: {2e3 * HALF:.2f}. Rung 3 sums of scores as well: "
-        f"{1e3 * (2 * HALF + sums):.1f} ‰, if an error of a score reaches the output as it is. It is an "
-        "estimate and no bound, so it holds if a measured error is within a factor of two of it."
+        f"**Why an error of a score counts in ‰**: a score off by {sums:.4f} multiplies its key's weight by "
+        f"e^{sums:.4f} = {math.exp(sums):.4f}, so the weight is off by {1e3 * math.expm1(sums):.1f} "
+        "thousandths.\n\n"
+        "**The estimate for a rung is the sum of its lines**, as if each error reached the output whole: "
+        f"{1e3 * HALF:.2f} ‰ for rung 1, {2e3 * HALF:.2f} for rung 4, {1e3 * (2 * HALF + sums):.1f} for "
+        "rung 3. The first is a bound, the others are guesses. Less arrives where one key has nearly all of "
+        "the weight: the largest weight is 1, which FP16 holds exactly, and an error of its score scales the "
+        "sum of the weights as well. More arrives where the terms of many keys, weight × value, cancel and "
+        "their errors do not. So an estimate holds if the measured error is within a factor of two of it."
     )
     return {"1_scalar": HALF, "4_mma": 2 * HALF, "3_half2": 2 * HALF + sums}
 
@@ -65,28 +56,6 @@ def _inputs(width: int) -> tuple[study.Shape, Any, Any, Any]:
     shape = study.shape_of(study.ladder(width, TOKENS)[0])
     with ops.on("cpu"):
         return shape, *attention_work.operands(shape)
-
-
-def _typical(width: int) -> dict[str, float]:
-    """The RMS of what rounding moves a number, over the number: outputs to FP16 and to FP32, weights to FP16;
-    numbers too small for all of FP16's bits left out.
-    """
-    shape, q, k, v = _inputs(width)
-    with ops.on("cpu"):
-        exact = attention_work.exact(q, k, v, shape)
-    scores = q[:, 0].astype(float) @ k[:, 0].astype(float).T / np.sqrt(width)
-    scores[np.triu_indices(shape.n, 1)] = -np.inf
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-
-    def moved(x: Any, kind: Any) -> float:
-        full = x[abs(x) >= float(np.finfo(np.float16).smallest_normal)]
-        return float(np.sqrt(((full.astype(kind).astype(float) / full - 1) ** 2).mean()))
-
-    return {
-        "outputs": moved(exact, np.float16),
-        "weights": moved(weights, np.float16),
-        "FP32": moved(exact, np.float32),
-    }
 
 
 def _half(x: Any) -> Any:
@@ -112,30 +81,32 @@ def _beyond(level: float) -> float:
     return float((2 * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * tail).sum() * (x[1] - x[0]))
 
 
-def largest_score(width: int = 128, scores: int = 1 << 16) -> None:
-    """Show, folded, why the largest error of a score of rung 3 is what the table says, and how it reaches an
-    output.
+def sums_of_scores(width: int = 128) -> None:
+    """Show, folded, how far a score of rung 3 is off, with one of its sums, a test, and how an error of a
+    score reaches an output.
     """
-    apart, rounds = float(np.spacing(np.float16(_PRODUCT))), width // attention_work.SUMS
-    off, meet = _of_outliers(width), scores * width / _OUTLIERS**2
-    text = "**Two outliers.** A sum is off most where a product is large: where two outliers meet. In "
-    text += f"{scores:,} scores, as many as in the test, that happens about "
-    text += f"{scores:,} × {width} ÷ {_OUTLIERS}² = {meet:.0f} times. "
-    text += "Each outlier is 4 times a normal number, so their product is 16 times that of two normal "
-    text += f"numbers. The latter exceeds 4 once in {1 / _beyond(4.0):.0f} times: expect the largest product "
-    text += f"at about 16 × 4 = {_PRODUCT:.0f}. From there on FP16 numbers lie {apart:g} apart, a rounding "
-    text += f"takes up to half of that, and the sum is rounded {rounds} times: {rounds} × {apart / 2:.3f} ÷ "
-    text += f"√{width} = {off:.4f}.\n\nLonger prompts have larger products. But a product of "
-    text += (
-        f"{2 * _PRODUCT:.0f} adds {2 * _PRODUCT / math.sqrt(width):.1f} to a score, and so multiplies the "
-    )
-    most = 2 * _PRODUCT / math.sqrt(width)
-    text += (
-        f"key's weight by e^{most:.1f}, about {round(math.exp(most), -3):,.0f}: that key has nearly all of "
-    )
-    text += "the weight, or none, and an error of its score hardly moves the output."
+    off = _of_outliers(width)
     display.fold_parts(
-        f"Where the {1e3 * off:.1f} ‰ comes from: two outliers, two keys", [text, _two_keys(off)]
+        f"Where the {1e3 * off:.1f} ‰ comes from: one sum, two outliers, two keys",
+        [_one_sum(width), _two_outliers(width), _scores_tested(width), _two_keys(off)],
+    )
+
+
+def _two_outliers(width: int, scores: int = TOKENS**2) -> str:
+    """Why the largest error of a score of rung 3 is what the table says."""
+    apart, rounds = float(np.spacing(np.float16(_PRODUCT))), width // attention_work.SUMS
+    meet, most = scores * width / _OUTLIERS**2, 2 * _PRODUCT / math.sqrt(width)
+    return (
+        "**At most**: a sum is off most where a product is large, where two outliers meet. In "
+        f"{scores:,} scores that happens about {scores:,} × {width} ÷ {_OUTLIERS}² = {meet:.0f} times. "
+        "Each outlier is 4 times a normal number, so their product is 16 times that of two normal "
+        f"numbers. The latter exceeds 4 once in {1 / _beyond(4.0):.0f} times: expect the largest product "
+        f"at about 16 × 4 = {_PRODUCT:.0f}. From there on FP16 numbers lie {apart:g} apart, a rounding "
+        f"takes up to half of that, and the sum is rounded {rounds} times: {rounds} × {apart / 2:.3f} ÷ "
+        f"√{width} = {_of_outliers(width):.4f}.\n\nLonger prompts have larger products. But a product of "
+        f"{2 * _PRODUCT:.0f} adds {most:.1f} to a score, and so multiplies the key's weight by "
+        f"e^{most:.1f}, about {round(math.exp(most), -3):,.0f}: that key has nearly all of the weight, or "
+        "none, and an error of its score hardly moves the output."
     )
 
 
@@ -159,28 +130,13 @@ def _two_keys(off: float) -> str:
     )
 
 
-def one_output(
-    scores: Sequence[float] = (0.0, -0.3, -0.7, -1.2), values: Sequence[float] = (0.9, -1.1, 1.4, 0.5)
-) -> None:
-    """Show an output of four keys whose weights are rounded to FP16, key by key, and what the errors come to
-    over the output.
+def _one_sum(
+    width: int = 128,
+    numbers: Sequence[tuple[float, float]] = ((1.328125, 0.765625), (0.703125, 1.078125)),
+) -> str:
+    """One FP16 sum of rung 3, step by step: each product that comes, and what the rounding takes; and what
+    that means for a score of `width` products.
     """
-    weights = np.exp(np.array(scores))
-    rounded = weights.astype(np.float16).astype(float)
-    lines = ["weight      in FP16     off by       value   weight × value   off by × value"]
-    for weight, kept, value in zip(weights, rounded, values, strict=True):
-        lines.append(
-            f"{weight:.7f}   {kept:.7f}   {kept - weight:+.7f}   {value:+.1f}    {weight * value:+.7f}"
-            f"       {(kept - weight) * value:+.7f}"
-        )
-    whole, off = float(weights @ values), float((rounded - weights) @ values)
-    lines.append(f"{'together':<45}{whole:+.7f}       {off:+.7f}")
-    text = "\n".join(lines)
-    display.say(f"```text\n{text}\n```\n\nThe output is off by {1e3 * abs(off / whole):.2f} ‰ of itself.")
-
-
-def one_sum(numbers: Sequence[tuple[float, float]] = ((1.328125, 0.765625), (0.703125, 1.078125))) -> None:
-    """Show one FP16 sum of rung 3, step by step: each product that comes, and what the rounding takes."""
     total, whole = np.float16(0), 0.0
     lines = [f"{'product':<30}  {'sum':<8}   {'in FP16':<8}   off by"]
     for a, b in numbers:
@@ -189,14 +145,22 @@ def one_sum(numbers: Sequence[tuple[float, float]] = ((1.328125, 0.765625), (0.7
         total = np.float16(exact)
         comes = f"{float(np.float16(a)):.6f} × {float(np.float16(b)):.6f} = {product:.6f}"
         lines.append(f"{comes:<30}  {exact:.6f}   {float(total):.6f}   {float(total) - exact:+.6f}")
-    text = "\n".join(lines)
-    off = float(total) - whole
-    display.say(f"```text\n{text}\n```\n\nThe sum is {whole:.6f}; this one is off by {off:+.6f}.")
+    text, sums = "\n".join(lines), attention_work.SUMS
+    return (
+        f"**One sum.** Each of a warp's 32 lanes has {sums // 32} FP16 sums, {sums} in all, so of a score's "
+        f"{width} products {width // sums} go into each, and each is rounded when it comes. One of the "
+        f"{sums}:\n\n```text\n{text}\n```\n\nThe sum is {whole:.6f}; this one is off by "
+        f"{float(total) - whole:+.6f}. The {sums} sums are then added in FP32, which costs next to "
+        "nothing.\n\n"
+        f"**Typically**: {width} roundings, each in either direction, err together by about √{width} times "
+        f"one, and a score is divided by √{width}. What remains is the typical error of *one* rounding of a "
+        f"number from 1 to 2, {HALF:.5f} ÷ √3 = {HALF / math.sqrt(3):.5f}."
+    )
 
 
-def scores_tested(width: int = 128) -> None:
-    """Add up scores of random inputs as rung 3 does, on the CPU, and say how far they are off beside what
-    the table predicts.
+def _scores_tested(width: int) -> str:
+    """Scores of random inputs added up on the CPU as rung 3 does: how far they are off, beside what is
+    estimated.
     """
     _, q, k, _ = _inputs(width)
     query, keys = q[:, 0].astype(np.float32), k[:, 0].astype(np.float32)
@@ -206,7 +170,7 @@ def scores_tested(width: int = 128) -> None:
     worst = np.unravel_index(int(off.argmax()), off.shape)
     product = float(abs(query[worst[0]] * keys[worst[1]]).max())
     most = _of_outliers(width)
-    display.say(
+    return (
         f"**Test** on the CPU, {off.size:,} scores of such inputs: typically off by {typical:.5f}, estimated "
         f"{HALF / np.sqrt(3):.5f}; the largest error is {largest:.5f}, estimated {most:.5f}. The "
         f"largest product in that score is {product:.0f}"

@@ -77,7 +77,10 @@ def _off_by(over: pd.Series) -> str:
     text += f"fault by {least:.2f} times or more.**"
     text += "" if rest.max() < least else " Not every kernel errs by less than the fault."
     if FP16_SUMS in over:
-        text += f" {FP16_SUMS}, with its FP16 sums, errs by up to {over[FP16_SUMS]:.2f} times."
+        text += f" {FP16_SUMS}, with its FP16 sums, errs by up to {over[FP16_SUMS]:.2f} times"
+        text += ": beside rounding the output alone it looks as wrong as the fault, so a limit must know the "
+        text += "roundings" if over[FP16_SUMS] >= least else ""
+        text += "."
     return text
 
 

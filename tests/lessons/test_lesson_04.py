@@ -342,7 +342,7 @@ def test_what_is_scaled_is_counted_from_the_listings():
     said = lesson_04c_rungs._what_is_scaled([8, 16, 32, 64])
     assert "at 64 and 32 tokens" in said and "has 32 columns, where sums need as many" in said
     assert "where sums need more" in lesson_04c_rungs._what_is_scaled([16, 48])
-    assert "next build" not in lesson_04c_rungs._what_is_scaled([16, 24])
+    assert "first build" not in lesson_04c_rungs._what_is_scaled([16, 24])
 
 
 def test_what_sharing_is_worth_is_said_by_the_times(h200, monkeypatch):

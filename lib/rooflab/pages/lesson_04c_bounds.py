@@ -122,7 +122,7 @@ def crossings(read_roof: float, peak: float | None, shapes: Sequence[tuple[int, 
         )
     text = f"With TFLOP/s and TB/s: {' and '.join(parts)}. "
     if all(spans):
-        text += f"With x and y it is {spans[0]} for INT4 and {spans[1]} for FP16, by shape. "
+        text += f"With x and y: {spans[0].split(' token')[0]} and {spans[1]}, by shape. "
         text += (
             "Between the two INT4 can still gain, but less with each token. Beyond the second both bounds "
         )

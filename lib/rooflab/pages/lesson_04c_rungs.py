@@ -249,8 +249,8 @@ def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str, columns: 
     names |= {"scales": "Scales"}
     display.table(pd.DataFrame(table, columns=list(names)), names, {}, f"The rungs picked on {gpu}")
     display.say(
-        "Two of the differences depend on the work. **Whether x is shared**: x grows with the tokens, "
-        "weights do not; but blocks that share it have more rows, so a small matrix gives few blocks to the "
+        "**Whether x is shared**: x grows with the tokens, weights do not; but blocks that "
+        "share it have more rows, so a small matrix gives few blocks to the "
         "SMs. "
         f"**What is scaled**: {_what_is_scaled(columns)}"
     )
@@ -272,20 +272,16 @@ def _what_is_scaled(columns: list[int]) -> str:
     ninth, eleventh = (int4.LADDERS["int4"][number - 1].path.read_text("utf-8") for number in (9, 11))
     even = [sums_even_at(source) for source in (ninth, eleventh)]
     text = f"a row's group of {GROUP} weights takes {GROUP // 2} `__hmul2`, for two weights each. Its sums "
-    text += (
-        "take a multiply-add a token in rung 9, two in rung 11, which sums a group's halves apart: as many "
-    )
-    text += f"instructions at {even[0]} and {even[1]} tokens. Both scale weights beyond {SUMS_SCALED}. "
+    text += "take a multiply-add a token in rung 9, two in rung 11, which sums a group's halves apart: equally many "
+    text += f"instructions at {even[0]} and {even[1]} tokens. "
     following = min((tokens for tokens in columns if tokens > SUMS_SCALED), default=0)
     if following >= even[1]:
         sums = "as many" if following == even[1] else "more"
         text += (
-            f"Rung 11's next build has {following} columns, where sums need {sums}. In rung 9 the author's "
+            f"Rung 11's first build beyond {SUMS_SCALED} has {following} columns, where sums need {sums}. "
         )
-    else:
-        text += "In rung 9 the author's "
-    text += "reason, not timed here, is that the extra `mma` for the codes' offsets and a group's own sums "
-    return text + "cost more there than exact weights do."
+    text += f"Rung 9's author stops at {SUMS_SCALED} because, by its source, not timed here, the extra `mma` "
+    return text + "for the codes' offsets and a group's own sums then cost more than exact weights."
 
 
 def _again(here: Lab, rungs: Any, drawn: Any) -> tuple[Any, Rows]:

@@ -272,8 +272,8 @@ def _what_is_scaled(columns: list[int]) -> str:
     ninth, eleventh = (int4.LADDERS["int4"][number - 1].path.read_text("utf-8") for number in (9, 11))
     even = [sums_even_at(source) for source in (ninth, eleventh)]
     text = f"a row's group of {GROUP} weights takes {GROUP // 2} `__hmul2`, for two weights each. Its sums "
-    text += "take a multiply-add a token in rung 9, two in rung 11, which sums a group's halves apart: equally many "
-    text += f"instructions at {even[0]} and {even[1]} tokens. "
+    text += "take a multiply-add a token in rung 9, two in rung 11, which sums a group's halves apart: "
+    text += f"equally many instructions at {even[0]} and {even[1]} tokens. "
     following = min((tokens for tokens in columns if tokens > SUMS_SCALED), default=0)
     if following >= even[1]:
         sums = "as many" if following == even[1] else "more"

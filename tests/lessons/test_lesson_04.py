@@ -304,16 +304,16 @@ def test_a_shape_that_no_peer_takes_is_named_beside_the_others(monkeypatch):
 def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains():
     gains = pd.DataFrame({1: [2.0, 3.0], 96: [0.9, 1.4], 256: [0.8, 1.1]})
     gains.index = pd.MultiIndex.from_tuples([(8960, 1536), (28672, 8192)])
-    assert lesson_04c_stops.stops(gains, 161.0) == (
+    assert lesson_04c_stops.stops(gains, (165.0, 184.2)) == (
         "Ours is ahead of FP16 up to 1 token on 8,960 × 1,536; at all numbers timed, up to 256 tokens on "
-        "28,672 × 8,192. By the bounds INT4 itself gains nothing beyond 161 tokens."
+        "28,672 × 8,192. By the bounds INT4 itself gains nothing beyond 165 to 184 tokens, by shape."
     )
     assert lesson_04c_stops.stops_in_short(gains).endswith("1 token, on 1 of 2 still at 256, the most timed.")
     gains.loc[(28672, 8192), 256] = 1.0
     assert lesson_04c_stops.stops(gains).endswith("; up to 96 on 28,672 × 8,192.")
     assert lesson_04c_stops.stops_in_short(gains).endswith("on the best shape up to 96.")
-    assert "at all numbers timed" in lesson_04c_stops.stops(gains[[1]], 161.0)
-    assert "By the bounds" not in lesson_04c_stops.stops(gains[[1]], 161.0)
+    assert "at all numbers timed" in lesson_04c_stops.stops(gains[[1]], (161.0, 161.0))
+    assert "By the bounds" not in lesson_04c_stops.stops(gains[[1]], (161.0, 161.0))
     assert "nowhere on 8,960" in lesson_04c_stops.stops(gains[[96]])
     assert lesson_04c_stops.stops(gains[:0]) == lesson_04c_stops.stops_in_short(gains[:0]) == ""
 
@@ -332,6 +332,17 @@ def test_what_wgmma_and_the_tma_bring_is_said_by_the_times():
     assert "At 64 tokens rung 11 runs at 1.80 times the speed of rung 9: 1.50 by rung 10 × 1.20 by" in text
     assert "**At 16 tokens rung 10 is slower than rung 9.** Up to" in lesson_04c_rungs._behind(whole)
     assert lesson_04c_rungs._behind(whole.loc[[64]]) == "", "faster"
+
+
+def test_what_is_scaled_is_counted_from_the_listings():
+    sources = [int4.LADDERS["int4"][number - 1].path.read_text("utf-8") for number in (9, 11)]
+    assert [lesson_04c_rungs.sums_even_at(source) for source in sources] == [64, 32]
+    assert "TOKENS <= 16" in sources[1] and "PARTS <= 2" in sources[0]
+    assert "Beyond 16 tokens the offsets' mma and a group's own" in " ".join(sources[0].split())
+    said = lesson_04c_rungs._what_is_scaled([8, 16, 32, 64])
+    assert "at 64 and 32 tokens" in said and "has 32 columns, where sums need as many" in said
+    assert "where sums need more" in lesson_04c_rungs._what_is_scaled([16, 48])
+    assert "first build" not in lesson_04c_rungs._what_is_scaled([16, 24])
 
 
 def test_what_sharing_is_worth_is_said_by_the_times(h200, monkeypatch):
@@ -507,3 +518,20 @@ def test_operations_overtake_bytes_at_a_number_of_tokens():
         ]
         assert least[1] == pytest.approx(2 * least[0], rel=0.01)
         assert lesson_04c_bounds.bound_us(1 << 16, 1 << 16, 1, format, 4000.0, 800.0) > 0.98 * least[0]
+
+
+def test_the_bounds_of_a_shape_meet_where_its_x_and_y_count_too():
+    shape = (8960, 1536)
+    at = lesson_04c_bounds.crossing("fp16", 4000.0, 800.0, shape)
+    assert at > lesson_04c_bounds.crossing("fp16", 4000.0, 800.0)
+    least = [
+        [lesson_04c_bounds.bound_us(*shape, batch, format, 4000.0, 800.0) for format in ("fp16", "int4_g128")]
+        for batch in (0.99 * at, 1.01 * at)
+    ]
+    assert least[0][0] > least[0][1] and least[1][0] == least[1][1]
+    spans = lesson_04c_bounds.crossings_of("fp16", 4000.0, 800.0, [shape, (1, 8192)])
+    assert np.isinf(spans[1]) and lesson_04c_bounds.by_shape(spans) == "", (
+        "a row's x: bytes take longer always"
+    )
+    assert lesson_04c_bounds.by_shape((42.6, 47.4), " on") == "43 to 47 tokens on, by shape"
+    assert lesson_04c_bounds.by_shape((42.6, 43.4)) == "43 tokens"

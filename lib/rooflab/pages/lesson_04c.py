@@ -8,7 +8,7 @@ import pandas as pd
 
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, named_facts
-from rooflab.pages.lesson_04c_bounds import bound_us, crossing, free_up_to
+from rooflab.pages.lesson_04c_bounds import bound_us, by_shape, crossings_of, free_up_to
 from rooflab.pages.lesson_04c_stops import gains_of, no_gain_beyond, stops_in_short
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot
@@ -91,7 +91,8 @@ def takeaway(here: Lab, batches: list[Any], shapes: list[Any], rows: Rows, table
     known = {"dram_read", "fp16_tensor"} <= set(here.roof)
     if known:
         read, peak = (here.roof[name].value for name in ("dram_read", "fp16_tensor"))
-        text += f", from {crossing('int4_g128', read, peak):.0f} tokens on"
+        begins = by_shape(crossings_of("int4_g128", read, peak, shapes), " on")
+        text += f", from {begins}" if begins else ""
     if {1, free} <= set(ours.dropna().index) and free > 1:
         text += f"; measured, {free} take {ours[free] / ours[1]:.2f} times as long as one at "
         text += f"{drawn[0]:,} × {drawn[1]:,}"
@@ -99,8 +100,8 @@ def takeaway(here: Lab, batches: list[Any], shapes: list[Any], rows: Rows, table
     text += "cores, an x that warps share, and copies that run ahead.\n"
     ends = stops_in_short(gains_of(here, shapes, batches))
     text += f"- {here.run['gpu']}: {ends[0].lower()}{ends[1:]}" if ends else ""
-    even = no_gain_beyond(here)
-    text += f" By the bounds INT4 gains nothing beyond {even:.0f} tokens." if ends and even else ""
+    even = no_gain_beyond(here, shapes)
+    text += f" By the bounds INT4 gains nothing beyond {by_shape(even)}." if ends and even else ""
     slow = (times["two-op"] / times["FP16 cuBLAS"]).dropna() if "two-op" in times else pd.Series(dtype=float)
     if len(slow) and slow.min() > 1:
         text += "\n- Unpacking first is not worth it: that product takes "

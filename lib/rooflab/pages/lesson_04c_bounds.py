@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -20,11 +22,33 @@ def bound_us(n: int, k: int, batch: int, format: str, read_roof: float, peak: fl
     return roofline.bound(moved, roofline.gemm_flops(batch, n, k), read_roof, peak).us
 
 
-def crossing(format: str, read_roof: float, peak: float) -> float:
-    """Tokens at which the operations take as long as the weights' bytes: read_roof in GB/s, peak in
-    TFLOP/s.
+def crossing(format: str, read_roof: float, peak: float, shape: tuple[int, int] | None = None) -> float:
+    """Tokens at which the operations take as long as the bytes: read_roof in GB/s, peak in TFLOP/s. Without a
+    shape these are the weights' bytes, else x and y count too; infinite where bytes always take longer.
     """
-    return WEIGHT_BYTES[format] * peak * 1e3 / (2 * read_roof)
+    ridge = peak * 1e3 / read_roof  # FLOP a byte
+    left = 1 - ridge * (shape[0] + shape[1]) / (shape[0] * shape[1]) if shape else 1.0
+    return WEIGHT_BYTES[format] * ridge / (2 * left) if left > 0 else math.inf
+
+
+def crossings_of(
+    format: str, read_roof: float, peak: float, shapes: Sequence[tuple[int, int]]
+) -> tuple[float, float]:
+    """The fewest and the most tokens at which a bound's operations take as long as its bytes, by shape."""
+    found = [crossing(format, read_roof, peak, shape) for shape in shapes]
+    return min(found), max(found)
+
+
+def by_shape(span: tuple[float, float], then: str = "") -> str:
+    """Tokens from the fewest to the most of several shapes, and a word behind them: "165 to 184 tokens on, by
+    shape"; nothing where one has none.
+    """
+    if not math.isfinite(span[1]):
+        return ""
+    low, high = round(span[0]), round(span[1])
+    if low == high:
+        return f"{counted(low, 'token')}{then}"
+    return f"{low} to {counted(high, 'token')}{then}, by shape"
 
 
 def free_up_to(table: Rows, near: float = 0.05) -> tuple[int, float]:
@@ -44,11 +68,11 @@ def bounds_by_batch(
     fig, ax = plot.figure("tokens", "µs at least", title, xlog=True, ylog=True, height=2.9)
     tokens = sorted({*batches, *(2**power for power in range(batches[-1].bit_length(), 10))})
     if peak:
-        math = [roofline.gemm_flops(batch, *drawn) / peak / 1e6 for batch in tokens]
-        ax.plot(tokens, math, ":", color="#555555", linewidth=1.4, zorder=2)
-        _beside_start(ax, tokens[0], math[0], "operations, either format", "#555555", (26, 0))
+        alone = [roofline.gemm_flops(batch, *drawn) / peak / 1e6 for batch in tokens]
+        ax.plot(tokens, alone, ":", color="#555555", linewidth=1.4, zorder=2)
+        _beside_start(ax, tokens[0], alone[0], "operations, either format", "#555555", (26, 0))
     for label, format in (("INT4", "int4_g128"), ("FP16", "fp16")):
-        meets = round(crossing(format, read_roof, peak)) if peak else 0
+        meets = crossing(format, read_roof, peak, drawn) if peak else 0
         inside = tokens[0] < meets < tokens[-1]
         along = sorted({*tokens, meets}) if inside else tokens  # the crossing is a corner of the line
         least = [bound_us(*drawn, batch, format, read_roof, peak) for batch in along]
@@ -58,7 +82,7 @@ def bounds_by_batch(
         if inside:
             at = (meets, bound_us(*drawn, meets, format, read_roof, peak))
             ax.plot(*at, "o", color=plot.ROOF_COLOUR, markersize=6, zorder=5)
-            text = f"{meets} tokens"
+            text = f"{meets:.0f} tokens"
             ax.annotate(text, at, (-3, 6), textcoords="offset points", ha="right", fontweight="bold")
     ticks = [batch for batch in tokens if batch.bit_count() == 1]
     ax.set_xticks(ticks, [str(batch) for batch in ticks])
@@ -83,21 +107,31 @@ def _beside_start(ax: Any, x: float, y: float, label: str, colour: str, off: tup
     ax.annotate(label, (x, y), off, textcoords="offset points", fontsize=8.5, color=colour, fontweight="bold")
 
 
-def crossings(read_roof: float, peak: float | None) -> None:
-    """Say in figures at how many tokens each format's operations take as long as its bytes."""
+def crossings(read_roof: float, peak: float | None, shapes: Sequence[tuple[int, int]]) -> None:
+    """Say in figures at how many tokens each format's operations take as long as its bytes: of the weights
+    alone, and with x and y by shape.
+    """
     if peak is None:
         return display.say("The tensor cores' peak was not measured here, so this number is not known.")
-    parts = []
+    parts, spans = [], []
     for name, format in (("INT4", "int4_g128"), ("FP16", "fp16")):
+        spans.append(by_shape(crossings_of(format, read_roof, peak, shapes)).removesuffix(", by shape"))
         parts.append(
             f"{WEIGHT_BYTES[format]:.3g} × {peak:,.0f} ÷ (2 × {read_roof / 1e3:.2f}) = "
-            f"**{crossing(format, read_roof, peak):.0f} tokens** for {name}"
+            f"**about {crossing(format, read_roof, peak):.0f} tokens** for {name}"
         )
+    text = f"With TFLOP/s and TB/s: {' and '.join(parts)}. "
+    if all(spans):
+        text += f"With x and y: {spans[0].split(' token')[0]} and {spans[1]}, by shape. "
+        text += (
+            "Between the two INT4 can still gain, but less with each token. Beyond the second both bounds "
+        )
+        text += "of a shape are equal. "
+    else:
+        text += "With x and y there is no such number for some shapes: their bytes always take longer. "
     display.say(
-        f"With TFLOP/s and TB/s: {' and '.join(parts)}. Between the two INT4 can still gain, but less with "
-        "each token. Beyond the second both bounds are equal. The **ratio of the bounds** is INT4's gain "
-        "where both kernels are equally far from their bounds; where FP16's is further off, the gain is "
-        "larger."
+        f"{text}The **ratio of the bounds** is INT4's gain where both kernels are "
+        "equally far from their bounds; where FP16's is further off, the gain is larger."
     )
 
 

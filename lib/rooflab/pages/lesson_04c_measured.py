@@ -388,7 +388,6 @@ def open_questions(here: Lab, drawn: Any, step: Step | None, most: Rows) -> None
         )
     if step:
         lines.append(f"{differ(here, drawn, step)} These were not timed one by one.")
-    lines.append(f"Why scaling sums pays only up to {SUMS_SCALED} tokens, not 128.")
     tiled = any(case.impl.startswith("12_") and case.batch > _COUNTED[-1] for case in here.cases("int4"))
     why = "rung 13 was timed as a whole" if tiled else "rung 12 was not timed at so many tokens"
     lines.append(f"What stream-K and rung 13's other changes bring over rung 12: {why}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from matplotlib.patches import Rectangle
 
 from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
+from rooflab.numerics.quant import GROUP
 from rooflab.ops import int4
 from rooflab.pages import Rows
 from rooflab.pages.lesson_04c_bounds import bound_us, spent_at
@@ -205,7 +207,10 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
     plot.show(fig, f"{title}, by shape and number of tokens.")
     if started := _started(picks, batches):
         display.say(started)
-    _so_far(picks, batches, gpu)
+    chosen = (
+        int4.choose(n, k, batch, True, study.table_of(here.sized)) for n, k in shapes for batch in batches
+    )
+    _so_far(picks, batches, gpu, sorted({built["TOKENS"] for name, built in chosen if name == "11_tma"}))
 
 
 # What each rung does, by its source: what multiplies, whose x it has and what it scales.
@@ -230,7 +235,7 @@ def _started(picks: dict[str, list[int]], batches: list[Any]) -> str:
     return f"**From {span} tokens on, by shape, rungs 10 and 11 with their `wgmma` are picked.**"
 
 
-def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str) -> None:
+def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str, columns: list[int]) -> None:
     """Show for how many tokens and at how many points each rung is picked, with what it does, and what of
     this depends on the number of tokens.
     """
@@ -244,13 +249,39 @@ def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str) -> None:
     names |= {"scales": "Scales"}
     display.table(pd.DataFrame(table, columns=list(names)), names, {}, f"The rungs picked on {gpu}")
     display.say(
-        "Two of the differences depend on the work. **Whether x is shared**: x grows with the tokens, "
-        "weights do not; but blocks that share it have more rows, so a small matrix gives few blocks to the "
+        "**Whether x is shared**: x grows with the tokens, weights do not; but blocks that "
+        "share it have more rows, so a small matrix gives few blocks to the "
         "SMs. "
-        "**What is scaled**: a group of 128 weights of a row has one sum for each token, and a weight is "
-        "scaled once for all. By this count scaling sums is less work up to 128 tokens. The kernels change "
-        f"over at {SUMS_SCALED}, by trials on an H200; why so early is not known."
+        f"**What is scaled**: {_what_is_scaled(columns)}"
     )
+
+
+def sums_even_at(source: str) -> int:
+    """Tokens at which a rung's listing scales a group's sums in as many instructions as its weights: a
+    `__hmul2` scales two of these, a multiply-add one sum of one token.
+    """
+    assert "__hmul2" in source
+    halves = re.search(r"float part\[(\d+)\]\[PARTS \* 4\]", source)  # sums of a group that are apart
+    return GROUP // 2 // (int(halves[1]) if halves else 1)
+
+
+def _what_is_scaled(columns: list[int]) -> str:
+    """Up to how many tokens scaling sums is fewer instructions, by the listings, and why kernels stop before;
+    `columns`: the TOKENS of rung 11's builds that are picked.
+    """
+    ninth, eleventh = (int4.LADDERS["int4"][number - 1].path.read_text("utf-8") for number in (9, 11))
+    even = [sums_even_at(source) for source in (ninth, eleventh)]
+    text = f"a row's group of {GROUP} weights takes {GROUP // 2} `__hmul2`, for two weights each. Its sums "
+    text += "take a multiply-add a token in rung 9, two in rung 11, which sums a group's halves apart: "
+    text += f"equally many instructions at {even[0]} and {even[1]} tokens. "
+    following = min((tokens for tokens in columns if tokens > SUMS_SCALED), default=0)
+    if following >= even[1]:
+        sums = "as many" if following == even[1] else "more"
+        text += (
+            f"Rung 11's first build beyond {SUMS_SCALED} has {following} columns, where sums need {sums}. "
+        )
+    text += f"Rung 9's author stops at {SUMS_SCALED} because, by its source, not timed here, the extra `mma` "
+    return text + "for the codes' offsets and a group's own sums then cost more than exact weights."
 
 
 def _again(here: Lab, rungs: Any, drawn: Any) -> tuple[Any, Rows]:

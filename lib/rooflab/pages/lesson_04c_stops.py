@@ -9,7 +9,7 @@ import pandas as pd
 
 from rooflab.lab import Lab
 from rooflab.pages import Rows
-from rooflab.pages.lesson_04c_bounds import bound_us, crossing
+from rooflab.pages.lesson_04c_bounds import bound_us, by_shape, crossings_of
 from rooflab.studies import int4 as study
 from rooflab.view import display, plot
 from rooflab.words import counted, listed
@@ -33,18 +33,20 @@ def gains_of(here: Lab, shapes: list[Any], batches: list[int]) -> Rows:
     return (wide["fp16"] / wide["ours"]).dropna().unstack("batch").reindex(shapes)
 
 
-def no_gain_beyond(here: Lab) -> float | None:
-    """Tokens beyond which both formats take the same operations, so that INT4 can gain nothing; None where a
-    roof is missing.
+def no_gain_beyond(here: Lab, shapes: list[Any]) -> tuple[float, float] | None:
+    """Tokens beyond which both formats take the same operations, so that INT4 can gain nothing: the fewest
+    and the most of these shapes; None where a roof is missing, or where bytes always take longer.
     """
     if not {"dram_read", "fp16_tensor"} <= set(here.roof):
         return None
-    return crossing("fp16", here.roof["dram_read"].value, here.roof["fp16_tensor"].value)
+    roofs = (here.roof[name].value for name in ("dram_read", "fp16_tensor"))
+    span = crossings_of("fp16", *roofs, shapes)
+    return span if by_shape(span) else None
 
 
-def stops(gains: Rows, even: float | None = None) -> str:
+def stops(gains: Rows, even: tuple[float, float] | None = None) -> str:
     """Up to how many tokens INT4 is ahead of FP16 on each shape, and that by the bounds it can gain nothing
-    beyond `even` tokens; nothing without rows.
+    beyond `even` tokens, the fewest and the most by shape; nothing without rows.
     """
     ends: dict[Any, list[str]] = {}
     last = 0
@@ -59,8 +61,8 @@ def stops(gains: Rows, even: float | None = None) -> str:
         tokens = counted(end, "token") if not parts or always else end
         parts.append(f"{where} {tokens} on {listed(some)}" if end else f"nowhere on {listed(some)}")
     text = f"Ours is ahead of FP16 {'; '.join(parts)}"
-    if even is not None and last > even:
-        text += f". By the bounds INT4 itself gains nothing beyond {even:.0f} tokens"
+    if even is not None and last > even[0]:
+        text += f". By the bounds INT4 itself gains nothing beyond {by_shape(even)}"
     return f"{text}."
 
 
@@ -145,9 +147,8 @@ def gain_over_fp16(
     table = gains.stack().dropna().rename("gain").rename_axis(["n", "k", "batch"]).reset_index()
     points = table[["n", "k", "batch"]].itertuples(index=False)
     table["allowed"] = [allows(*at, read_roof, peak) for at in points]
-    display.say(
-        f"{_falls(table[table['batch'] <= max(batches)])} {stops(gains, no_gain_beyond(here))}".strip()
-    )
+    ends = stops(gains, no_gain_beyond(here, shapes))
+    display.say(f"{_falls(table[table['batch'] <= max(batches)])} {ends}".strip())
 
 
 def allows(n: int, k: int, batch: int, read_roof: float, peak: float | None) -> float:

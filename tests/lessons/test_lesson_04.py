@@ -340,7 +340,10 @@ def test_what_is_scaled_is_counted_from_the_listings():
     assert "TOKENS <= 16" in sources[1] and "PARTS <= 2" in sources[0]
     assert "Beyond 16 tokens the offsets' mma and a group's own" in " ".join(sources[0].split())
     said = lesson_04c_rungs._what_is_scaled([8, 16, 32, 64])
-    assert "at 64 and 32 tokens" in said and "has 32 columns, where sums need as many" in said
+    assert (
+        "at 64 tokens in rung 9, and at 32 in rung 11" in said
+        and "has 32 columns, where sums need as many" in said
+    )
     assert "where sums need more" in lesson_04c_rungs._what_is_scaled([16, 48])
     assert "first build" not in lesson_04c_rungs._what_is_scaled([16, 24])
 

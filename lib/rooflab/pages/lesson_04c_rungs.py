@@ -271,17 +271,20 @@ def _what_is_scaled(columns: list[int]) -> str:
     """
     ninth, eleventh = (int4.LADDERS["int4"][number - 1].path.read_text("utf-8") for number in (9, 11))
     even = [sums_even_at(source) for source in (ninth, eleventh)]
-    text = f"a row's group of {GROUP} weights takes {GROUP // 2} `__hmul2`, for two weights each. Its sums "
-    text += "take a multiply-add a token in rung 9, two in rung 11, which sums a group's halves apart: "
-    text += f"equally many instructions at {even[0]} and {even[1]} tokens. "
+    text = f"scaling a row's group of {GROUP} weights takes {GROUP // 2} `__hmul2`, each for two weights. "
+    text += f"Scaling its sums takes {GROUP // 2 // even[0]} × tokens multiply-adds in rung 9 and "
+    text += f"{GROUP // 2 // even[1]} × tokens in rung 11, which sums a group's halves apart. So both take "
+    text += f"as many instructions at {even[0]} tokens in rung 9, and at {even[1]} in rung 11. "
     following = min((tokens for tokens in columns if tokens > SUMS_SCALED), default=0)
     if following >= even[1]:
         sums = "as many" if following == even[1] else "more"
         text += (
             f"Rung 11's first build beyond {SUMS_SCALED} has {following} columns, where sums need {sums}. "
         )
-    text += f"Rung 9's author stops at {SUMS_SCALED} because, by its source, not timed here, the extra `mma` "
-    return text + "for the codes' offsets and a group's own sums then cost more than exact weights."
+    text += (
+        f"Rung 9 stops at {SUMS_SCALED} already. Its source gives a reason, not timed here: sums of codes "
+    )
+    return text + "need an extra `mma` that takes the codes' offset away again."
 
 
 def _again(here: Lab, rungs: Any, drawn: Any) -> tuple[Any, Rows]:

@@ -324,8 +324,12 @@ def _on_tensor_cores(rows: Rows) -> pd.Series:
 
 
 def _same_occupancy(budget: Rows) -> tuple[Any, Any] | None:
-    """The slowest and the fastest rung on tensor cores of one width and occupancy, where they differ most."""
-    modern = budget[_on_tensor_cores(budget)].assign(share=lambda rows: (100 * rows["occupancy"]).round())
+    """Two rungs on tensor cores of one width and occupancy that differ most in rate, neither with the bank
+    conflicts of rung 4, which are a reason of their own.
+    """
+    modern = budget[_on_tensor_cores(budget) & (budget["impl"] != "4_mma")].assign(
+        share=lambda rows: (100 * rows["occupancy"]).round()
+    )
     found = []
     for _, rows in modern.dropna(subset=["tflop_s"]).groupby(["head_dim", "share"]):
         slow, fast = (rows.loc[at] for at in (rows["tflop_s"].idxmin(), rows["tflop_s"].idxmax()))

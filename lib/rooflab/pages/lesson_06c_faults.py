@@ -245,4 +245,4 @@ def _chart(found: pd.DataFrame) -> None:
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     said = f"{title} for libraries and all rungs but {FP16_SUMS}, each at the worst of the nine "
     said += "shapes, computed here. Grey: no fault, "
-    plot.show(fig, f"{said}0.5 by construction: that code is the plain computation, in another order.")
+    plot.show(fig, f"{said}that code makes the plain computation, so half of twice its error.")

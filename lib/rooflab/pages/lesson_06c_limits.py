@@ -146,9 +146,9 @@ def limits_explained(here: Lab, some: Rows, seq: int) -> None:
     names = {"who": "Kernels", "rounds": "Their plain computation rounds"}
     names |= {"limit": f"Limit, {seq:,} tokens (‰)"}
     display.say(
-        "**Which limit applies to whom.** The gate computes attention plainly on the same inputs, and rounds "
-        "in it what the kernel is declared to round. The limit is twice the error of that, and no less than "
-        "a step of the number format, 1/1024 for FP16:"
+        "**Which limit applies to whom.** *Exact* is attention in float64. The *plain* computation has "
+        "scores and sums in float32, no tiles, and rounds what the kernel is declared to round. The limit is "
+        "twice the error of that, and no less than a step of the number format, 1/1024 for FP16:"
     )
     display.table(table, names, {"limit": "{:.1f}"}, "The gate's limits, ‰ of a row's largest output")
     _declared(float(by.get("3_half2", np.nan)), float(rest.max()), some)

@@ -88,7 +88,10 @@ def _untried(kinds: list[tuple[str, str]], gpu: Any, held_gb: float) -> str:
     for kind in kinds:
         if (why := why_not_alone(*kind, gpu)) and needed(*kind, held_gb) == 1:
             name = f"{kind[0]} in {FORMATS[kind[1]]}"
-            text += f" Even so the study does not ask {name} of one GPU, and no recording tried: {why}."
+            text += (
+                f" Yet {name} was never tried on one GPU. The study was written by the datasheet ({why}), "
+            )
+            text += "so this page has no gain for it."
     return text
 
 

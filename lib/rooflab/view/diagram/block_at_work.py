@@ -117,7 +117,7 @@ def who_waits(rungs: Sequence[Rung], built: Mapping[str, Mapping[str, int]] | No
     canvas.text(
         0,
         y + 12,
-        "Two of each block, in an example: one is slow for half the slots, then the other.",
+        "Two of a block, an example (not measured): one is slow for two slots, then the other.",
     )
     y += 24
     unit = (svg.WIDTH - left - 2) / max(max(piece.end for piece in pieces) for _, _, pieces in runs)

@@ -108,7 +108,7 @@ def test_what_overlap_saves_is_measured_and_other_kernels_can_cost_as_much(split
     monkeypatch.setattr(lesson_10c_layers.display, "say", told.append)
     lesson_10c_layers.excess(split_rows, "NVIDIA H200")
     assert told[0].startswith("**Launches that overlap save 11.3 to 13.6 µs a layer.** To tell")
-    assert "by these the fused way is slower than sums by our kernel on 3 of 5" in told[0]
+    assert "by these they are slower than sums by our kernel on 3 of 5" in told[0]
     assert told[1].startswith("Worked out for llama-3-8b in FP16")
     assert "saves 16.9: 13.6 by the overlap, 3.3 without it" in told[1]
     assert "**8.1 − 3.3 = 4.8 are missing.**" in told[1]

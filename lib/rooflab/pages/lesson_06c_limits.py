@@ -165,7 +165,7 @@ def _declared(own: float, first: float, some: Rows) -> None:
     header = " ".join(line.strip("/ ") for line in text.splitlines() if line.startswith("//"))
     says = re.search(r"[A-Z][^.]* in FP16[^.:]*", header)
     code = re.search(r"\w+ = __hfma2\(.*;", text)
-    rule = inspect.getsource(attention_work._packed).strip().splitlines()[-1].strip()
+    rule = inspect.getsource(attention_work.packed_fp16).strip().splitlines()[-1].strip()
     found = some.drop_duplicates("impl").set_index("impl")["error"]
     error = float(found.get("3_half2", np.nan))
     held = ""

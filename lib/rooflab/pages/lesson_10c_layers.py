@@ -93,20 +93,17 @@ def _overlap(table: Rows) -> str:
     )
     late = (timed["other"] < 0).sum()
     if late:
-        text += (
-            f": by these the fused way is slower than {WAYS[split.SEPARATE]} on {late} of {len(timed)} models"
-        )
+        text += f": by these they are slower than {WAYS[split.SEPARATE]} on {late} of {len(timed)} models"
     return f"{text}.{_beyond_launches(saves)}"
 
 
 def _beyond_launches(saves: Rows) -> str:
     """Whether overlap saves more than launches take, and what the rest may be."""
-    count = _launched()[1]
-    launches = count * links.LAUNCH_US
+    launches = _launched()[1] * links.LAUNCH_US
     if saves.empty or not (saves["overlap"] > launches).all():
         return ""
     return (
-        f" A layer's {count} launches take {launches:.1f} µs, at the {links.LAUNCH_US:g} assumed of each, so "
+        f" A layer's launches take {launches:.1f} µs, at the {links.LAUNCH_US:g} assumed of each, so "
         "to hide them all is not enough. The rest is most likely weights that a kernel fetches while its "
         "predecessor still runs; it was not timed by itself."
     )

@@ -118,7 +118,7 @@ def contestants(cases: Sequence[Case], size: int) -> list[gate.Work]:
 
     inputs = [list(each) for each in zip(*copied, strict=True)]
     judges: dict[tuple[bool, bool], tuple[Any, Any, float]] = {}
-    for shared, packed in {(shape_of(case).shared, _packed(case)) for case in cases}:
+    for shared, packed in {(shape_of(case).shared, packed_fp16(case)) for case in cases}:
         values, this = (k, shape._replace(shared=shared)) if shared else (v, shape)
         expected = exact(q, k, values, this)
         units = 1 / xp.maximum(abs(expected).max(axis=2, keepdims=True), 1e-30)
@@ -127,7 +127,7 @@ def contestants(cases: Sequence[Case], size: int) -> list[gate.Work]:
         judges[shared, packed] = (expected * units, units, max(2 * error, 2.0**-7 if brain else 2.0**-10))
     works = []
     for case in cases:
-        expected, units, budget = judges[shape_of(case).shared, _packed(case)]
+        expected, units, budget = judges[shape_of(case).shared, packed_fp16(case)]
         launch, outputs, turned = _LAUNCHERS.get(case.impl, _own)(case, inputs)
         works.append(
             gate.Work(
@@ -137,7 +137,7 @@ def contestants(cases: Sequence[Case], size: int) -> list[gate.Work]:
     return works
 
 
-def _packed(case: Case) -> bool:
+def packed_fp16(case: Case) -> bool:
     """Whether a case multiplies in packed FP16, which has a coarser baseline."""
     return (case.operator, case.impl) == ("attention", "3_half2")
 

@@ -111,14 +111,15 @@ class Rung:
         )
 
 
-def modules() -> list[ModuleType]:
+@functools.cache
+def modules() -> tuple[ModuleType, ...]:
     """Every module of this folder that declares LADDERS and launch_rule(rung), by its PLACE: what the loader,
     the static study and the tests go through. small_cases(operator, rung) lists small cases of a study, whose
     contestants gate a rung; trials(operator, rung) yields (shape in words, gate.Work) where no study has any.
     """
     names = sorted(found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]))
     found = [importlib.import_module(f"rooflab.ops.{name}") for name in names]
-    return sorted((m for m in found if hasattr(m, "LADDERS")), key=lambda m: getattr(m, "PLACE", 99))
+    return tuple(sorted((m for m in found if hasattr(m, "LADDERS")), key=lambda m: getattr(m, "PLACE", 99)))
 
 
 def module_of(operator: str) -> ModuleType:

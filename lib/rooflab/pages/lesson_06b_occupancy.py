@@ -255,6 +255,7 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     common = [rows for rows in shapes.values() if len(rows)]
     budget = analysis.budgets(pd.concat(common) if common else every, tuple(shapes))
     budget["kib"] = budget["shared"] / 1024
+    pair, told = _same_occupancy(budget), ""
     title = "Occupancy against speed"
     fig, ax = plot.figure("occupancy (% of an SM's 64 warps)", "TFLOP/s", title, ylog=True, height=3.4)
     for k, (each, group) in enumerate(budget.groupby("head_dim")):
@@ -267,8 +268,9 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
         fast = group.loc[group["tflop_s"].idxmax()]
         beside = {"xytext": (8, 6 * k - 5), "textcoords": "offset points", "fontsize": 8.5, "va": "center"}
         at = (100 * fast["occupancy"], fast["tflop_s"])
-        ax.annotate(f"{each} wide: {fast['impl']}", at, color=colour, **beside)
-    pair, told = _same_occupancy(budget), ""
+        named = pair and (pair[1]["head_dim"], pair[1]["impl"])  # by the arrow's words
+        if (fast["head_dim"], fast["impl"]) != named:
+            ax.annotate(f"{each} wide: {fast['impl']}", at, color=colour, **beside)
     if pair:
         slow, fast = pair
         ends = [(100 * row["occupancy"], row["tflop_s"]) for row in pair]

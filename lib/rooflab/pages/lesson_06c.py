@@ -80,7 +80,7 @@ def tested(some: Rows, rungs: list[Any]) -> None:
     )
     text += "far as they can do a test's shape"
     text += f": at the first chart's, all but {listed(missing)}." if missing else "."
-    text += " The tests after the planted faults ask torch's libraries alone."
+    text += " After the planted faults, tests take our rungs and of the libraries torch's alone."
     display.say(text)
 
 

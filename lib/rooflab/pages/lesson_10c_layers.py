@@ -61,10 +61,10 @@ def excess(rows: Rows, gpu: Any) -> None:
     """
     table = _with_rest(_layers(rows), rows).sort_values("saved", ascending=False).reset_index(drop=True)
     display.say(_overlap(table))
+    _chart(table, gpu)
     worked = _worked(rows, table)
     if len(worked):
         display.say(_number_by_number(rows, worked))
-    _chart(table, gpu)
     if text := _price(table):
         display.say(text)
     display.fold_parts("The figures, and what layers take above their bound", _figures(table))
@@ -181,15 +181,16 @@ def _price(table: Rows) -> str:
         if len(more) and (more > 0).all():
             text += (
                 " Norms, sums, attention and output head do not depend on the format of the layers' "
-                f"weights, so what INT4 misses more than FP16 is the price of its products: {listed(said)}. "
-                "Why these cost more was not looked into, and whether kernels for one token, made dependent "
+                f"weights, so what INT4 misses more than FP16 is what its products cost more than FP16's do: "
+                f"{listed(said)}. Why was not looked into, and whether kernels for one token, made dependent "
                 "launches, would do better in INT4 is not known."
             )
     for row in _undone(timed).itertuples():
         text += (
-            f" **On {row.title} other kernels cost what the overlap saves**: by plain launches a layer takes "
-            f"{-row.other:.1f} µs longer than with {WAYS[split.SEPARATE]}, and the overlap brings "
-            f"{row.overlap:.1f} back. So time a chain's kernels by plain launches first."
+            f" **On {row.title} they cost all that is saved**: overlap saves {row.overlap:.1f} µs a layer, "
+            f"the other three parts {row.due:.1f}, together {row.overlap + row.due:.1f}; other kernels cost "
+            f"{row.lost:.1f}, so the fused way loses {-row.saved:.1f}. Before you change a chain's kernels "
+            "for the sake of overlap, time old and new ones by plain launches."
         )
     return text
 
@@ -392,7 +393,7 @@ def takeaway(rows: Rows, gpu: Any) -> None:
         f"- {_all(rows)}",
         four_gpus.takeaway(rows, gpu),
         "- A token exchanges a few KiB a layer, so latency decides; a prompt exchanges thousands of rows, so "
-        "the link's rate does.",
+        "the link's rate decides what a sum costs.",
     ]
     display.say("\n".join(filter(None, lines)))
 
@@ -405,7 +406,7 @@ def explained(rows: Rows) -> str:
     text = f" {shares[:1].upper()}{shares[1:]}." if (shares := _shares(rows, found)) else ""
     if len(undone := _undone(found)):
         text += f" On {listed(undone['title'])} the fused way gains nothing over {WAYS[split.SEPARATE]}: its "
-        return f"{text}other kernels cost what the overlap saves."
+        return f"{text}kernels for products and attention cost as much as its other changes save."
     none = found[found["saved"] <= 0]
     return text + (
         f" On {listed(none['title'])} the fused way saves nothing beside {WAYS[split.SEPARATE]}."

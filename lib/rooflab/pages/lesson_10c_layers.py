@@ -9,12 +9,12 @@ import pandas as pd
 
 from rooflab.numerics import model_shapes
 from rooflab.pages import Rows, four_gpus
-from rooflab.pages.lesson_10c import WAYS, tokens
+from rooflab.pages.lesson_10c import WAYS, launched, tokens
 from rooflab.pages.lesson_10c_handover import INSIDE
 from rooflab.studies import links, split
 from rooflab.view import display, plot
 from rooflab.view.diagram import handovers
-from rooflab.words import FORMATS, listed
+from rooflab.words import listed
 
 # Parts of what is saved: what their columns are called, and their shade.
 PARTS = {
@@ -34,12 +34,6 @@ def spared() -> None:
         f"**{len(ways[0])} launches a layer become {len(ways[1])}**, and each overlaps the one before it. "
         f"Sums inside norms spare two; {listed(merged)} become parts of products."
     )
-
-
-def _launched() -> tuple[int, int]:
-    """Launches of a layer, with sums as kernels of their own and the fused way."""
-    separate, inside = (len(row) for row in handovers.by_way().values())
-    return separate, inside
 
 
 def half_a_head(rows: Rows) -> None:
@@ -99,7 +93,7 @@ def _overlap(table: Rows) -> str:
 
 def _beyond_launches(saves: Rows) -> str:
     """Whether overlap saves more than launches take, and what the rest may be."""
-    launches = _launched()[1] * links.LAUNCH_US
+    launches = launched()[1] * links.LAUNCH_US
     if saves.empty or not (saves["overlap"] > launches).all():
         return ""
     return (
@@ -126,7 +120,7 @@ def _number_by_number(rows: Rows, row: Rows) -> str:
     shape, width = model_shapes.get(str(row["model"])), _nearest(rows, str(row["model"]))
     size = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[split.HEAD] / 2
     head = _layers(rows).set_index("title")["head"][row.name] * shape.layers
-    separate, inside = _launched()
+    separate, inside = launched()
     saved, other, due, lost = (_signed(row[of]) for of in ("saved", "other", "due", "lost"))
     parts = (
         f"two sums {_signed(row['sums'])}, each shorter by what a hand-over {width:,} wide saves; half the "
@@ -156,35 +150,16 @@ def _number_by_number(rows: Rows, row: Rows) -> str:
 
 
 def _price(table: Rows) -> str:
-    """What the fused way's other kernels cost, by format; whose products do; and where that is all."""
+    """What the fused way's other kernels cost, and on which models that is all that is saved."""
     timed = table.dropna(subset=["overlap", "lost"])
-    if not (timed["lost"] > 0).any():
+    longer = timed["lost"][timed["lost"] > 0]
+    if longer.empty:
         return ""
     text = (
         "**What is missing is, if the estimates hold, the price of other kernels**, those that multiply and "
-        "attend."
+        f"attend: {_span(longer)} µs a layer"
     )
-    for format, part in timed.groupby("format", sort=False):
-        longer = part["lost"][part["lost"] > 0]
-        text += f" In {FORMATS[format]} they add "
-        if longer.empty:
-            text += "nothing."
-            continue
-        text += f"{_span(longer)} µs a layer"
-        text += f" on {len(longer)} of {len(part)} models" if len(longer) < len(part) else ""
-        more = [f"{row.title} saves {_signed(-row.lost)} more than estimated" for row in _ahead(part)]
-        text += f" ({listed(more)})." if more else "."
-    by = timed.pivot(index="model", columns="format", values="lost")
-    if {"fp16", "int4_g128"} <= set(by):
-        more = (by["int4_g128"] - by["fp16"]).dropna()
-        said = [f"{us:.1f} µs for {model}" for model, us in more.items()]
-        if len(more) and (more > 0).all():
-            text += (
-                " Norms, sums, attention and output head do not depend on the format of the layers' "
-                f"weights, so what INT4 misses more than FP16 is what its products cost more than FP16's do: "
-                f"{listed(said)}. Why was not looked into, and whether kernels for one token, made dependent "
-                "launches, would do better in INT4 is not known."
-            )
+    text += f", on {len(longer)} of {len(timed)} models." if len(longer) < len(timed) else "."
     for row in _undone(timed).itertuples():
         text += (
             f" **On {row.title} they cost all that is saved**: overlap saves {row.overlap:.1f} µs a layer, "
@@ -193,6 +168,26 @@ def _price(table: Rows) -> str:
             "for the sake of overlap, time old and new ones by plain launches."
         )
     return text
+
+
+def _price_by_format(table: Rows) -> list[str]:
+    """Who saves more than estimated, and how much more other kernels cost in INT4 than in FP16."""
+    timed = table.dropna(subset=["overlap", "lost"])
+    said = [
+        f"{row.title} saves {_signed(-row.lost)} µs a layer more than estimated." for row in _ahead(timed)
+    ]
+    by = timed.pivot(index="model", columns="format", values="lost")
+    if {"fp16", "int4_g128"} <= set(by):
+        more = (by["int4_g128"] - by["fp16"]).dropna()
+        if len(more) and (more > 0).all():
+            costs = listed(f"{us:.1f} µs a layer for {model}" for model, us in more.items())
+            said.append(
+                f"Other kernels cost more in INT4 than in FP16: {costs}. Norms, sums, attention and output "
+                "head do not depend on the format of the layers' weights, so it is products that cost more. "
+                "Why was not looked into, and whether kernels for one token, made dependent launches, would "
+                "do better in INT4 is not known."
+            )
+    return said
 
 
 def _ahead(part: Rows) -> list[Any]:
@@ -261,7 +256,7 @@ def _figures(table: Rows) -> list[Any]:
     return [
         (table, columns, forms, saved),
         (table.sort_values("share").reset_index(drop=True), above, digits, caption),
-        "\n".join(f"- {line}" for line in _farthest(table)),
+        "\n".join(f"- {line}" for line in [*_price_by_format(table), *_farthest(table)]),
     ]
 
 
@@ -269,7 +264,7 @@ def _with_rest(found: Rows, rows: Rows) -> Rows:
     """With columns sums and launches: what these could save of a layer; due, with half the head; and lost,
     what is less than that without overlap.
     """
-    separate, inside = _launched()
+    separate, inside = launched()
     spares = (separate - inside - 2) * links.LAUNCH_US
     table = found.assign(sums=[_sums_us(rows, str(model)) for model in found["model"]], launches=spares)
     table = table.round({of: 1 for of in ("saved", "overlap", *PARTS)})  # so that what is shown adds up

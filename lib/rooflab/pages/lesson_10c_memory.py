@@ -72,7 +72,7 @@ def why_not_alone(model: str, format: str, gpu: Any) -> str:
     if not spec or (model, format) not in split.NOT_ALONE or not weights_gb(model, format) > spec.memory_gb:
         return ""
     size = weights_gb(model, format)
-    return f"weights alone take {size:.1f} GB, where the datasheet promises {spec.memory_gb:g}"
+    return f"its weights take {size:.1f} GB, and the datasheet promises {spec.memory_gb:g}"
 
 
 def _from(run: Any, held_gb: float) -> str:

@@ -284,6 +284,8 @@ def ring(takes: Lengths, tiles: int = 4, most: int = 4, text: str | None = None)
     run = simulate(program(source), tiles, stages, takes)
     slots = 2 * stages
     moments = sorted({bar.start for bar in run.bars if bar.row == "tensor cores"})[:most]
+    if awaited_at := _awaited_at(run):
+        moments = sorted({*moments[: most - 1], awaited_at})
     frames, said = [], []
     for moment in moments:
         canvas, wide = Canvas(266), 266.0 / slots
@@ -308,7 +310,9 @@ def ring(takes: Lengths, tiles: int = 4, most: int = 4, text: str | None = None)
         copies_said = (
             f"copies {copies[0]}" if copies else copies_said if awaited >= 0 else "has no more to copy"
         )
-        makes_said = f"start {makes[0]}" if makes else "wait for a full slot"
+        makes_said = "wait for a full slot"
+        if makes:
+            makes_said = f"{'start' if any(bar.start == moment for bar in busy) else 'are at'} {makes[0]}"
         canvas.text(0, 13, f"producer: {copies_said}", svg.TEXT - 1)
         canvas.text(0, 121, f"consumers: {makes_said}", svg.TEXT - 1)
         frames.append((f"at {moment:.1f} µs", canvas))
@@ -325,7 +329,13 @@ def ring(takes: Lengths, tiles: int = 4, most: int = 4, text: str | None = None)
 
 def waits(run: Run) -> bool:
     """Whether the producer ever waits for a slot that the consumers have not released."""
-    return any(run.claimed[item] > run.full[item - 1] + 1e-9 for item in run.claimed if item)
+    return _awaited_at(run) is not None
+
+
+def _awaited_at(run: Run) -> float | None:
+    """A moment at which the producer waits for a slot for the first time, or None."""
+    spans = ((run.full[item - 1], run.claimed[item]) for item in sorted(run.claimed) if item)
+    return next(((end + begin) / 2 for end, begin in spans if begin > end + 1e-9), None)
 
 
 def _state(run: Run, slot: int, slots: int, moment: float) -> tuple[int | None, str]:

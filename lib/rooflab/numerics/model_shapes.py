@@ -224,6 +224,13 @@ def weight_bytes(model: Model, format: str, head_format: str | None = None) -> f
     return body(model) * WEIGHT_BYTES[format] + head(model) * WEIGHT_BYTES[head_format or format]
 
 
+def held_bytes(model: Model, format: str, head_format: str, gpus: int = 1) -> float:
+    """Bytes of weights that each of `gpus` GPUs holds: its share of the layers, and embedding and output head
+    whole, once where they are tied."""
+    whole = head(model) * WEIGHT_BYTES[head_format]
+    return (weight_bytes(model, format, head_format) - whole) / gpus + (1 if model.tied else 2) * whole
+
+
 def kv_bytes_per_token(model: Model, element_bytes: float = 2) -> float:
     """Bytes that each token of context adds to the key-value cache, windows aside."""
     return sum(2 * model.kv_heads * each.head_dim * element_bytes for each in layers(model) if each.owns_kv)

@@ -11,7 +11,6 @@ from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import NEAR, SOURCES, Opening, Rows, lesson_10, lesson_10b, one_line, spread
-from rooflab.pages.lesson_10c_memory import why_not_alone
 from rooflab.studies import links, split
 from rooflab.view import display, explorer, plot
 from rooflab.view.diagram import handovers
@@ -106,18 +105,8 @@ def _chart(found: Rows, gpu: Any) -> Any:
         if impl in ends.index
     )
     lost = [name for name in dict.fromkeys(found["title"]) if name not in names]
-    untimed = (
-        f" Without bars, as one GPU was not timed: {listed(_untimed(name, gpu) for name in lost)}."
-        if lost
-        else ""
-    )
+    untimed = f" Without bars, as one GPU was not timed: {listed(lost)}." if lost else ""
     return fig, f"{caption}, {gpu}, {plot.dates(shared)}: {told}. Dashed: one GPU.{untimed}"
-
-
-def _untimed(name: str, gpu: Any) -> str:
-    """A model that one GPU was not timed with, and why where that is known."""
-    whys = {title(model, format): why_not_alone(model, format, gpu) for model, format in split.NOT_ALONE}
-    return f"{name} (never tried on one: {whys[name]}; see below whether it fits)" if whys.get(name) else name
 
 
 def facts(here: Lab) -> None:

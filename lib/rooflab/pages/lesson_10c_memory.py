@@ -31,10 +31,7 @@ def capacity_gb(run: Any) -> float:
 
 def weights_gb(model: str, format: str, gpus: int = 1) -> float:
     """Weights that a GPU holds, in 10^9 bytes: its share of the layers, and embedding and head whole."""
-    shape = model_shapes.get(model)
-    head = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[split.HEAD]
-    body = model_shapes.weight_bytes(shape, format, split.HEAD) - head
-    return float(body / gpus + (1 if shape.tied else 2) * head) / 1e9
+    return model_shapes.held_bytes(model_shapes.get(model), format, split.HEAD, gpus) / 1e9
 
 
 def cache_gb(model: str, tokens: int = CONTEXT, gpus: int = 1) -> float:
@@ -66,33 +63,11 @@ def needed(model: str, format: str, held_gb: float) -> float:
     return float("nan")
 
 
-def why_not_alone(model: str, format: str, gpu: Any) -> str:
-    """Why the study asks no single GPU for a model of NOT_ALONE, where the datasheet is why, or ""."""
-    spec = device.match(str(gpu))
-    if not spec or (model, format) not in split.NOT_ALONE or not weights_gb(model, format) > spec.memory_gb:
-        return ""
-    size = weights_gb(model, format)
-    return f"its weights take {size:.1f} GB, and the datasheet promises {spec.memory_gb:g}"
-
-
 def _from(run: Any, held_gb: float) -> str:
     """A GPU's memory, with who says so."""
     if is_blank(run["memory_bytes"]):
         return f"the {held_gb:g} GB that the datasheet promises"
     return f"the {held_gb:.1f} GB ({held_gb * 1e9 / 2**30:.1f} GiB) that the driver reports"
-
-
-def _untried(kinds: list[tuple[str, str]], gpu: Any, held_gb: float) -> str:
-    """The models that one GPU was not asked for though they would fit, with the reason."""
-    text = ""
-    for kind in kinds:
-        if (why := why_not_alone(*kind, gpu)) and needed(*kind, held_gb) == 1:
-            name = f"{kind[0]} in {FORMATS[kind[1]]}"
-            text += (
-                f" Yet {name} was never tried on one GPU. The study was written by the datasheet ({why}), "
-            )
-            text += "so this page has no gain for it."
-    return text
 
 
 def short(kinds: Iterable[tuple[str, str]], held_gb: float) -> dict[str, float]:
@@ -134,7 +109,6 @@ def _told(table: pd.DataFrame, kinds: list[tuple[str, str]], run: Any, held_gb: 
         f", by arithmetic. {most['title']} is the largest: {most['1']:.1f} GB of weights and "
         f"{most['cache']:.1f} of KV cache ({CONTEXT:,} tokens of {each:.2f} MB), of {_from(run, held_gb)}."
     )
-    text += _untried(kinds, gpu, held_gb)
     for gb in _others(held_gb):
         found = short(kinds, gb)
         text += f" With {gb} GB a GPU {_needing(found) if found else 'each needs one'}."

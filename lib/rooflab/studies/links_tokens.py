@@ -18,13 +18,16 @@ from rooflab.engine import exact
 from rooflab.engine.weights import random_tensors
 from rooflab.engine.world import Distributed, Peers, World
 from rooflab.errors import GateError, UsageError
+from rooflab.numerics import model_shapes
 from rooflab.records.case import Case
 from rooflab.runtime import driver
 from rooflab.studies import links, split
+from rooflab.studies.base import TOO_LARGE
 
 _LAYERS = 2  # of a model's widths, which float64 judges
 _JUDGED = 2048  # tokens of a prompt that float64 judges at most
 _SAMPLES = 10
+_ROOM = 2 << 30  # bytes for a KV cache, activations and what libraries keep, beside the weights
 _SEED = 20261122
 
 
@@ -53,7 +56,7 @@ def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
     from torch import distributed
 
     spec = engine.spec(cases[0].model)
-    found = refused(spec, cases, world.size)
+    found = refused(spec, cases, world.size) | too_large(cases, world.size)
     cases = [case for case in cases if case.id not in found]
     two_layers = replace(spec, shape=replace(spec.shape, layers=_LAYERS))
     peers = Peers(world)
@@ -101,6 +104,21 @@ def refused(spec: engine.Spec, cases: Sequence[Case], size: int) -> dict[str, Fo
             case.id: Found([], math.nan, math.nan, f"{error}") for case in cases if case.impl != links.ALONE
         }
     return {}
+
+
+def too_large(cases: Sequence[Case], size: int) -> dict[str, Found]:
+    """Cases whose weights do not fit the GPUs that they are asked of, each with the reason."""
+    import cupy
+
+    free, gib = min(gathered(cupy.cuda.runtime.memGetInfo()[0])), 2**30
+    found = {}
+    for case in cases:
+        gpus = 1 if case.impl == links.ALONE else size
+        needed = model_shapes.held_bytes(model_shapes.get(case.model), case.format, split.HEAD, gpus) + _ROOM
+        if needed > free:
+            reason = f"{TOO_LARGE} {needed / gib:.1f} GiB and {free / gib:.1f} are free"
+            found[case.id] = Found([], math.nan, math.nan, reason)
+    return found
 
 
 def _give_up_memory() -> None:

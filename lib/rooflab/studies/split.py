@@ -28,15 +28,12 @@ MODELS = (
     ("llama-3-70b", "int4_g128"), ("llama-3-70b", "fp16"),
 )  # fmt: skip
 PROMPTS = (("llama-3-8b", "fp16", 1848), ("llama-3-8b", "fp16", 16384), ("llama-3-70b", "int4_g128", 1848))
-# Not asked of one GPU, whose datasheet has up to 141 GB: weights take 141.1. The driver of an H200 reports
-# 150.8 GB, so there they would fit; no recording tried.
-NOT_ALONE = (("llama-3-70b", "fp16"),)
 HEAD = "fp16"
 WIDTHS = (2048, 4096, 8192)  # of the rows that are handed over
 
 
 def tokens(effort: str = "full") -> list[Case]:
-    """A token of each model, by one GPU but for those NOT_ALONE, and by all with each way of summing."""
+    """A token of each model, by one GPU and by all with each way of summing."""
     ways = ((ALONE, "baseline"), (NCCL, "baseline"), (SEPARATE, "own"), (FUSED, "own"), (FUSED_PLAIN, "own"))
     return [
         Case(
@@ -45,7 +42,6 @@ def tokens(effort: str = "full") -> list[Case]:
         )
         for model, format in (MODELS if effort == "full" else MODELS[:2])
         for impl, kind in ways
-        if impl != ALONE or (model, format) not in NOT_ALONE
     ]  # fmt: skip
 
 

@@ -165,6 +165,8 @@ def _runs(found: Rows) -> str:
     same = (found["again"] / found["one"]).dropna()
     if same.empty:
         return f"{text}."
+    if abs(same - 1).max() < 0.01:
+        return f"{text}; one GPU's speed is the same in both, within 1%."
     ends = " to ".join(dict.fromkeys(f"{one:.2f}" for one in (same.min(), same.max())))
     return f"{text}, in which one GPU made {ends} times as many tokens a second."
 

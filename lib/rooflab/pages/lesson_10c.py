@@ -291,9 +291,17 @@ def _between(found: Rows, both: Rows) -> str:
     """For how many models the measured gain lies between the two predicted ones."""
     least = _least_by(found).reindex(both.index)
     within = both["got"].between(least, both["said"])
-    text = f" It lies between the gain with no launch hidden and with all for {within.sum()} of {len(both)}"
-    below = both.index[both["got"] < least]
-    return f"{text}; {below[0]} gains less." if len(below) == 1 else f"{text}."
+    text = f" The measured gain lies between the two predicted ones for {within.sum()} of {len(both)}."
+    below = [
+        f"{name} ({both['got'][name]:.2f} against {least[name]:.2f})"
+        for name in both.index[both["got"] < least]
+    ]
+    return text + (
+        f" Even with no launch hidden, more was promised for {listed(below)}: so launches do not explain all "
+        "that is missing there."
+        if below
+        else ""
+    )
 
 
 def baselines(rows: Rows, here: Lab) -> None:

@@ -104,8 +104,11 @@ def _beyond_launches(saves: Rows) -> str:
 
 
 def _worked(rows: Rows, table: Rows) -> Rows:
-    """The row of the model to work out: of those that save time, the one that gains most; or none."""
+    """The row of the model to work out: of those that save time, if one does also without overlap then of
+    these, the one that gains most; or none.
+    """
     saves = table[(table["saved"] > 0) & (table["sums"] > 0)].set_index("title")
+    saves = saves[saves["other"] > 0] if (saves["other"] > 0).any() else saves
     found = tokens(rows)
     gains = found[found["impl"] == split.FUSED].set_index("title")["gain"].reindex(saves.index).dropna()
     if saves.empty:
@@ -401,7 +404,7 @@ def explained(rows: Rows) -> str:
     text = f" {shares[:1].upper()}{shares[1:]}." if (shares := _shares(rows, found)) else ""
     if len(undone := _undone(found)):
         text += f" On {listed(undone['title'])} the fused way gains nothing over {WAYS[split.SEPARATE]}: its "
-        return f"{text}kernels for products and attention cost as much as its other changes save."
+        return f"{text}kernels for products and attention most likely cost what its other changes save."
     none = found[found["saved"] <= 0]
     return text + (
         f" On {listed(none['title'])} the fused way saves nothing beside {WAYS[split.SEPARATE]}."
@@ -417,7 +420,9 @@ def _shares(rows: Rows, found: Rows) -> str:
     parts = [f"overlapping launches save {_ends(overlap)} a layer"] if overlap.min() > 0 else []
     if sums.min() > 0:
         parts.append(
-            f"sums inside norms {_ends(sums)}" if parts else f"sums inside norms save {_ends(sums)} a layer"
+            f"sums inside norms {_ends(sums)}, by hand-overs timed alone"
+            if parts
+            else f"sums inside norms save {_ends(sums)} a layer, by hand-overs timed alone"
         )
     return ", ".join(parts)
 
@@ -434,8 +439,8 @@ def _all(rows: Rows) -> str:
     if found["overlap"].isna().all():
         return f"{text} What the overlap saves was not timed by itself."
     if len(undone := _undone(found)):
-        text += " Its own products and attention can cost all that it saves: on "
-        text += f"{listed(undone['title'])} they do."
+        text += " Its own products and attention can cost all that it saves: by estimate they do on "
+        text += f"{listed(undone['title'])}."
     return text
 
 

@@ -168,7 +168,7 @@ def test_gains_of_another_recording_are_set_apart_where_one_gpus_times_differ(pa
     links_rows.loc[links_rows["impl"] == links.ALONE, "tok_s"] /= 1.2
     monkeypatch.setattr(pair.store, "read", {"links": links_rows, "split": split_rows}.get)
     told = lesson_10b.other_gains(pair)
-    assert "gains are of an older recording (" in told and "in which one GPU takes 1.2" in told
+    assert "gains are of an older recording (" in told and "in which one GPU takes 1.19 to 1.2" in told
     assert told in lesson_10c.opening(split_rows, pair)[2][1]
 
 

@@ -118,7 +118,6 @@ def test_what_overlap_saves_is_measured_and_other_kernels_can_cost_as_much(split
     assert "qwen2.5-1.5b in FP16 saves 1.4 µs a layer more than estimated" in told[3]
     assert "in INT4 than in FP16: 12.9 µs a layer for llama-3-70b and 3.7 µs a layer for" in told[3]
     assert "llama-3-8b in INT4 is farthest from its bound" in told[3] and "do not explain it" in told[3]
-    assert "On llama-3-70b in INT4 the fused way gains nothing" in lesson_10c_layers.explained(split_rows)
     turned = split_rows.copy()
     least = (turned["model"] == "qwen2.5-1.5b") & (turned["impl"] == split.FUSED)
     turned.loc[least, "median_us"] *= 3
@@ -133,8 +132,7 @@ def test_an_overlap_that_was_not_timed_is_not_told_apart(split_rows, monkeypatch
     lesson_10c_layers.excess(whole, "NVIDIA H200")
     assert "was not timed by itself" in told[0] and "Launches that overlap save" not in told[0]
     assert "Without overlap 7.3 should be saved" in told[1] and "missing" not in told[1]
-    assert len(told) == 3 and "overlapping" not in lesson_10c_layers.explained(whole)
-    assert "saves nothing beside sums by our kernel" in lesson_10c_layers.explained(whole)
+    assert len(told) == 3
 
 
 def test_a_fused_ways_changes_are_not_told_apart_beyond_what_was_measured(split_rows, monkeypatch):

@@ -58,8 +58,8 @@ def _gains(found: Rows) -> Rows:
     return found.assign(gain=gains, title=titles).reset_index(drop=True)
 
 
-def opening(rows: Rows, here: Lab, explained: str = "") -> Opening:
-    """What the fused way brings to the models that gain most and least, what `explained` that; the gains."""
+def opening(rows: Rows, here: Lab) -> Opening:
+    """What the fused way brings to the models that gain most and least; the gains."""
     found, gpu = tokens(rows), here.run["gpu"]
     by = found.set_index(["title", "impl"])
     fused = found[(found["impl"] == split.FUSED) & found["gain"].notna()]
@@ -71,7 +71,7 @@ def opening(rows: Rows, here: Lab, explained: str = "") -> Opening:
     )
     if len(fused) > 1:
         answer += f". {least['title']} gains least, {least['gain']:.2f} times"
-    answer += f".{explained}"
+    answer += "."
     able = (
         "move a sum over GPUs into the kernel that needs it, and count the launches that this spares",
         "bound a token and a prompt on several GPUs by bytes, FLOPs and sums, and say what is left out",

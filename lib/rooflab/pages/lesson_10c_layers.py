@@ -396,23 +396,6 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     display.say("\n".join(filter(None, lines)))
 
 
-def explained(rows: Rows) -> str:
-    """What of the saving overlap and sums are, and whom the fused way saves nothing, for the page's first
-    lines.
-    """
-    found = _with_rest(_layers(rows), rows)
-    text = f" {shares[:1].upper()}{shares[1:]}." if (shares := _shares(rows, found)) else ""
-    if len(undone := _undone(found)):
-        text += f" On {listed(undone['title'])} the fused way gains nothing over {WAYS[split.SEPARATE]}: its "
-        return f"{text}kernels for products and attention most likely cost what its other changes save."
-    none = found[found["saved"] <= 0]
-    return text + (
-        f" On {listed(none['title'])} the fused way saves nothing beside {WAYS[split.SEPARATE]}."
-        if len(none)
-        else ""
-    )
-
-
 def _shares(rows: Rows, found: Rows) -> str:
     """What overlap and sums save a layer, as far as they were measured."""
     overlap = found["overlap"].dropna()

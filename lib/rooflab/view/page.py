@@ -23,24 +23,33 @@ from rooflab.view.display import as_built, body_of, changes, say
 
 MARKS = "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳"
 WIDEST = 7.4  # inches: the width of a page's text
+RESULT = 100  # characters in which an answer holds its result
 
 
 def opening(answer: str, able: Sequence[str], chart: tuple[Figure, str] | Drawing | None) -> None:
-    """Show a lesson's first screen under its title and question: one bold sentence with the result, the chart
-    with its caption, and what the reader will be able to do, as ends of "After this page you can".
+    """Show a lesson's first screen under its title and question: the result in bold, the chart with its
+    caption, and what the reader will be able to do, as ends of "After this page you can".
 
-    `answer` is computed by the cell that calls this; `chart` is what `ladder` gives, or a figure of the
-    lesson's own (plot.figure with a height of at most 2.6) and its caption, or a drawing; None where nothing
-    was measured that it could show. Raises UsageError without an answer or without anything to do.
+    `answer` is computed by the cell that calls this: its first sentence, or two where that is short, is the
+    result. `chart` is what `ladder` gives, or a figure of the lesson's own (plot.figure with a height of at
+    most 2.6) and its caption, or a drawing; None where nothing was measured that it could show. Raises
+    UsageError without an answer or without anything to do.
     """
     if not answer or not able:
         raise UsageError("An opening needs its sentence and what the reader will be able to do.")
-    say(f"**{answer}**")
+    say(_emphasised(answer))
     if isinstance(chart, Drawing):
         chart.show()
     elif chart is not None:
         plot.show(*chart)
     say("After this page you can\n\n" + "\n".join(f"- {each}" for each in able))
+
+
+def _emphasised(answer: str) -> str:
+    """Whole sentences of an answer in bold until they are long enough to hold the result, the rest plain."""
+    ends = [match.start() for match in re.finditer(r"(?<=[.?!]) +", answer)]
+    end = next((end for end in ends if end >= RESULT), len(answer))
+    return f"**{answer[:end]}**{answer[end:]}"
 
 
 def ladder(

@@ -45,7 +45,8 @@ class Way(NamedTuple):
 def ways(lab: Any, format: str = "fp16") -> list[Way]:
     """How a layer of the course's model is run, slowest first, of what the lab's recording holds: eager and
     in a graph (traced launches), a kernel a phase (traced phases), and the steps after it: by the clock
-    inside the kernel where one was recorded, else their time a layer beside what the read roof asks for its bytes.
+    inside the kernel where one was recorded, else their time a layer beside what the read roof asks for its
+    bytes.
     """
     rows = lab.store.read("decode")
     rows = rows[(rows["model"] == decode.MODEL) & (rows["batch"] == 1) & (rows["seq"] == decode.PROMPT)]

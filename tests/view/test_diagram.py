@@ -11,7 +11,7 @@ import needs
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import simt
+from rooflab import engine, simt
 from rooflab.analysis import time_breakdown
 from rooflab.book import home, readme
 from rooflab.errors import MissingRecording, UsageError
@@ -30,6 +30,7 @@ from rooflab.view.diagram import (
     built_on,
     columns,
     counters,
+    decode_rungs,
     exchange,
     graphs,
     handovers,
@@ -121,6 +122,9 @@ def all_of(here):
         "barriers": diagram.barriers_met(),
         "tile order": diagram.tile_order(),
         "captured address": diagram.captured_address(),
+        "who copies": decode_rungs.who_copies(),
+        "held back": decode_rungs.held_back(engine.spec("qwen2.5-1.5b").shape, "fp16"),
+        "heads a load": decode_rungs.heads_a_load(engine.spec("qwen2.5-1.5b").shape),
         **of_a_token(here),
     }
 

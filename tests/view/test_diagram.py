@@ -122,6 +122,8 @@ def all_of(here):
         "barriers": diagram.barriers_met(),
         "tile order": diagram.tile_order(),
         "captured address": diagram.captured_address(),
+        "asked first": diagram.asked_first(gemv.LADDERS["gemv"][2:5]),
+        "tiles in turns": diagram.tiles_in_turns(),
         "who copies": decode_rungs.who_copies(),
         "held back": decode_rungs.held_back(engine.spec("qwen2.5-1.5b").shape, "fp16"),
         "heads a load": decode_rungs.heads_a_load(engine.spec("qwen2.5-1.5b").shape),

@@ -443,15 +443,16 @@ def test_the_laptop_s_record_is_open_where_so_many_kernels_would_win():
 def test_the_drawing_of_two_clocks_says_which_times_it_misses():
     measured = pd.Series({1: 47.0, 2: 71.0, 4: 93.0, 8: 152.0})
     text = lesson_04d_clocks.misses(measured, 15, 10, 37)
-    assert "For 2 tokens such launches miss the measured times, by 9 µs: its times scatter" in text
+    assert "For 2 tokens the launches drawn above miss the measured times, by 9 µs: its times scatter" in text
     measured[4] = 120.0
     text = lesson_04d_clocks.misses(measured, 15, 10, 37)
     assert (
         "by 9 and 28 µs, and from 4 to 8 tokens the event clock adds 32 µs, less than 4 kernels take" in text
     )
     measured[2], measured[4] = 63.0, 93.0
-    assert "For 2 and 4 tokens this gives the measured times within 10%" in lesson_04d_clocks.misses(
-        measured, 15, 10, 37
+    assert (
+        "For 2 and 4 tokens the launches drawn above give the measured times within 10%"
+        in lesson_04d_clocks.misses(measured, 15, 10, 37)
     )
     assert lesson_04d_clocks.misses(measured[[1, 8]], 15, 10, 37) == ""
     assert not lesson_04d_clocks.drawn(9, 10, 37) and not lesson_04d_clocks.drawn(15, 10, 9)

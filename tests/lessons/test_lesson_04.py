@@ -1,5 +1,7 @@
 """What lesson 04 claims of the recorded H200, and that its pages say what the rows say."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -169,7 +171,12 @@ def test_edges_are_stored_or_refused():
         with pytest.raises(UsageError, match="not a multiple of the group"):
             quant.quantise_int4(np.ones((2, k)))
     text = said("04_int4.ipynb")
-    assert "refused: K = 192" in text and "OTHER" not in text and text.count("the same bits back") == 4
+    table = text.partition("Six unusual matrices")[2].partition("</details>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+    cells = {row[0]: row[1:] for row in (re.findall(r"<td>(.*?)</td>", each) for each in rows) if row}
+    assert [row[-1] for row in cells.values()] == ["yes"] * 4 + [""] * 2  # the same bits back
+    assert cells["All zeros"][:3] == ["yes", "0 to 0", "100"] and cells["k = 192"][0] == "no"
+    assert "**k = 192** is refused: K = 192" in table and "**A NaN** is refused: " in table
 
 
 def test_error_grows_with_the_group_and_with_outliers():

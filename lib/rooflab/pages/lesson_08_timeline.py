@@ -60,4 +60,4 @@ def other_rungs_drawn() -> None:
         decode_rungs.held_back(shape, "fp16"),
         decode_rungs.heads_a_load(shape),
     ]
-    svg.fold("Drawn: rungs 4, 5 and 8", drawn)
+    svg.fold("Drawn: what 4_tma, 5_prefetch_at_barrier and 8_tensor_attention change", drawn)

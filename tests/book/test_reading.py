@@ -121,6 +121,19 @@ def test_a_cell_arranges_in_five_lines(stem: str) -> None:
 
 
 @pytest.mark.parametrize("stem", CELLS)
+def test_every_column_of_a_table_has_a_heading(stem: str) -> None:
+    outputs = [output.get("data", {}) for cell in CELLS[stem] for output in cell.get("outputs", [])]
+    texts = [data.get(kind, "") for data in outputs for kind in ("text/html", "text/markdown")]
+    texts += [cell.source for cell in CELLS[stem] if cell.cell_type == "markdown"]
+    empty = [
+        text[:200]
+        for text in texts
+        if "<th></th>" in text or re.search(r"^\|( *\|.*| .*\| *\|.*)\n\|-", text, re.MULTILINE)
+    ]
+    assert not empty
+
+
+@pytest.mark.parametrize("stem", CELLS)
 def test_a_long_diff_is_never_the_only_view(stem: str) -> None:
     assert lone_diffs(stem) == 0
 

@@ -3,6 +3,7 @@
 import pytest
 from rooflab import exercises
 from rooflab.errors import MissingTool, UsageError
+from rooflab.exercises import kernels
 
 
 @pytest.fixture
@@ -53,3 +54,19 @@ def test_unknown_exercises_and_lessons_are_named(doubling, monkeypatch):
 def test_a_number_is_registered_once(doubling):
     with pytest.raises(UsageError, match="77.1 has two checkers"):
         exercises.checker("77.1")(lambda answer: "")
+
+
+@pytest.mark.parametrize(
+    ("number", "pair"),
+    [
+        ("04.4", "1_warp_row -> 2_vector: "),
+        ("04.5", "5_split_k -> 6_batched tokens=4: "),
+        ("05.3", "1_token -> 2_batched: "),
+        ("06.4", "4_mma -> 5_padded: "),
+        ("06.d", "3_half2 -> 4_mma: "),
+    ],
+)
+def test_a_kernel_says_what_two_recorded_rungs_gain_by_it(number, pair):
+    exercises.numbers(number[:2])  # loads the lesson's exercises
+    said = kernels.TASKS[number].worth()
+    assert said.startswith(pair) and said.endswith("on the recorded NVIDIA H200") and " us, " in said

@@ -1,5 +1,7 @@
 """What lesson 04 claims of the recorded H200, and that its pages say what the rows say."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -169,7 +171,12 @@ def test_edges_are_stored_or_refused():
         with pytest.raises(UsageError, match="not a multiple of the group"):
             quant.quantise_int4(np.ones((2, k)))
     text = said("04_int4.ipynb")
-    assert "refused: K = 192" in text and "OTHER" not in text and text.count("the same bits back") == 4
+    table = text.partition("Six unusual matrices")[2].partition("</details>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+    cells = {row[0]: row[1:] for row in (re.findall(r"<td>(.*?)</td>", each) for each in rows) if row}
+    assert [row[-1] for row in cells.values()] == ["yes"] * 4 + [""] * 2  # the same bits back
+    assert cells["All zeros"][:3] == ["yes", "0 to 0", "100"] and cells["k = 192"][0] == "no"
+    assert "**k = 192** is refused: K = 192" in table and "**A NaN** is refused: " in table
 
 
 def test_error_grows_with_the_group_and_with_outliers():
@@ -443,15 +450,16 @@ def test_the_laptop_s_record_is_open_where_so_many_kernels_would_win():
 def test_the_drawing_of_two_clocks_says_which_times_it_misses():
     measured = pd.Series({1: 47.0, 2: 71.0, 4: 93.0, 8: 152.0})
     text = lesson_04d_clocks.misses(measured, 15, 10, 37)
-    assert "For 2 tokens such launches miss the measured times, by 9 µs: its times scatter" in text
+    assert "For 2 tokens the launches drawn above miss the measured times, by 9 µs: its times scatter" in text
     measured[4] = 120.0
     text = lesson_04d_clocks.misses(measured, 15, 10, 37)
     assert (
         "by 9 and 28 µs, and from 4 to 8 tokens the event clock adds 32 µs, less than 4 kernels take" in text
     )
     measured[2], measured[4] = 63.0, 93.0
-    assert "For 2 and 4 tokens this gives the measured times within 10%" in lesson_04d_clocks.misses(
-        measured, 15, 10, 37
+    assert (
+        "For 2 and 4 tokens the launches drawn above give the measured times within 10%"
+        in lesson_04d_clocks.misses(measured, 15, 10, 37)
     )
     assert lesson_04d_clocks.misses(measured[[1, 8]], 15, 10, 37) == ""
     assert not lesson_04d_clocks.drawn(9, 10, 37) and not lesson_04d_clocks.drawn(15, 10, 9)

@@ -11,7 +11,7 @@ import needs
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import simt
+from rooflab import engine, simt
 from rooflab.analysis import time_breakdown
 from rooflab.book import home, readme
 from rooflab.errors import MissingRecording, UsageError
@@ -30,6 +30,7 @@ from rooflab.view.diagram import (
     built_on,
     columns,
     counters,
+    decode_rungs,
     exchange,
     graphs,
     handovers,
@@ -121,6 +122,11 @@ def all_of(here):
         "barriers": diagram.barriers_met(),
         "tile order": diagram.tile_order(),
         "captured address": diagram.captured_address(),
+        "asked first": diagram.asked_first(gemv.LADDERS["gemv"][2:5]),
+        "tiles in turns": diagram.tiles_in_turns(),
+        "who copies": decode_rungs.who_copies(),
+        "held back": decode_rungs.held_back(engine.spec("qwen2.5-1.5b").shape, "fp16"),
+        "heads a load": decode_rungs.heads_a_load(engine.spec("qwen2.5-1.5b").shape),
         **of_a_token(here),
     }
 
@@ -278,12 +284,20 @@ def test_tensor_cores_wait_where_scaling_takes_longer(monkeypatch):
 def test_another_stride_changes_the_sectors(monkeypatch, tmp_path):
     needs.compiler()
     old = "x_tile[i], column_of_a[i * (unsigned long long)n]"
-    assert old in (KERNELS / "gemv" / "2_coalesced.cu").read_text()
-    rows = drawn.read("requests", "coalesced")
-    wide = rows.assign(addresses=" ".join(str(64 * lane) for lane in range(32)))
+    turned = "(i + threadIdx.x) % rows"  # the same sum, each lane from another row on
+    new = f"x_tile[{turned}], column_of_a[{turned} * (unsigned long long)n]"
+    wide = changed(monkeypatch, tmp_path, "gemv/2_coalesced.cu", old, new, "coalesced")["requests"]
     before, after = diagram.coalescing(), diagram.coalescing(coalesced=wide)
     assert "4 sectors of 32 bytes, so 100.0%" in before.says and "32 sectors" in before.says
     assert after.says.count("32 sectors") == 2 and before.svg() != after.svg()
+    steps = [canvas.body() for _, canvas in before.frames]
+    words = (
+        "128 bytes asked for",
+        "in 32 sectors",
+        "1024 bytes moved",
+        "128 of 1024 bytes moved: 12.5% used",
+    )
+    assert len(steps) == 4 and all(text in step for text, step in zip(words, steps, strict=True))
 
 
 def test_without_padding_the_padded_rows_meet_in_one_bank(monkeypatch, tmp_path):

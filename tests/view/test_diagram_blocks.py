@@ -9,7 +9,7 @@ from rooflab.pages import lesson_08_timeline
 from rooflab.profile import timeline
 from rooflab.studies import decode
 from rooflab.view import diagram
-from rooflab.view.diagram import by_block
+from rooflab.view.diagram import by_block, layers
 
 
 def layer(starved=1.0, count=8):
@@ -74,3 +74,30 @@ def test_a_page_with_rows_draws_them(h200, monkeypatch):
     monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: shown.append(drawing.title))
     lesson_08_timeline.blocks_over_time(h200)
     assert shown == ["One layer of a token, block by block, FP16 weights"]
+
+
+def test_a_clocked_phase_lasts_until_its_last_block_or_the_next_phase():
+    spans = layers.phases_of(layer())
+    assert [span.name for span in spans] == ["QKV", "attention", "output", "gate, up", "down"]
+    assert [(span.start, span.us) for span in spans[:3]] == [(1.0, 3.0), (5.0, 4.0), (11.0, 3.0)]
+    slow = layer()
+    slow.loc[0, ["qkv_end_us", "down_end_us"]] = 9.0, 30.0  # past half of the blocks' next phase; the last
+    later = layers.phases_of(slow)
+    assert later[0].us == 4.0 and later[-1].us == 9.0
+    shorter = layers.within(spans, 12.0)
+    assert shorter[-1].start + shorter[-1].us == pytest.approx(12.0) and layers.within(spans, 99.0) == spans
+
+
+def test_a_layer_is_taken_apart_only_by_what_was_recorded(h200, monkeypatch):
+    clocked = {way.name: way for way in layers.ways(h200)}
+    assert clocked["3_persistent"].known == "clocked" and len(clocked["3_persistent"].spans) == 5
+    assert clocked["2_pdl"].known == "" and "2_pdl takes" in diagram.layer([clocked["2_pdl"]]).says
+    held = h200.held
+    monkeypatch.setattr(h200, "held", lambda s, c, tool="": [] if tool == "timeline" else held(s, c, tool))
+    without = {way.name: way for way in layers.ways(h200)}
+    assert (
+        without["3_persistent"].known == ""
+        and "not taken apart" in diagram.layer([without["3_persistent"]]).svg()
+    )
+    pair = [diagram.layer([found["3_persistent"]]).svg() for found in (clocked, without)]
+    assert pair[0] != pair[1]

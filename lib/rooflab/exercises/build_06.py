@@ -82,6 +82,7 @@ def _tiled() -> Iterator[Trial]:
     entry="scores",
     targets=[most_requests("q", 128), most_requests("k", 64)],
     right="128 scores from four instructions: you have filled the fragments of a tensor core by hand.",
+    worth=_recorded("3_half2", "4_mma"),
 )
 def _fragments() -> Iterator[Trial]:
     """s = q k^T by mma, a warp for 16 queries and 8 keys."""

@@ -11,8 +11,12 @@ import numpy as np
 
 from rooflab.exercises import Wrong, called, checker
 from rooflab.exercises import build_04 as build_04  # registers the guided build, 04.a to 04.e
+from rooflab.exercises.build_04 import LARGE
 from rooflab.exercises.kernels import Trial, kernel_task, least_used, most_requests
+from rooflab.exercises.worth import gain
 from rooflab.numerics import quant
+from rooflab.records.case import Case
+from rooflab.studies import int4 as study
 
 
 @checker("04.1")
@@ -137,6 +141,7 @@ extern "C" __global__ void product(const unsigned* qweight, const __half* scales
     starter=NARROW,
     targets=[most_requests("qweight", 8), most_requests("x", 32), least_used("qweight", 1.0)],
     right="the same bytes, asked for four and eight at a time instead of one.",
+    worth=lambda: gain("int4", study.ladder(*LARGE), "1_warp_row", "2_vector"),
 )
 def _wide() -> Iterator[Trial]:
     """A warp a row; k = 1024 is one 16-byte load of codes for each lane."""
@@ -169,12 +174,18 @@ extern "C" __global__ void product(
 """
 
 
+def _together(tokens: int) -> list[Case]:
+    """Recorded cases for so many tokens: the weights read again for each, and read once."""
+    return [case for case in study.reused(*LARGE) if case.batch == tokens]
+
+
 @kernel_task(
     "04.5",
     entry="product",
     starter=AGAIN,
     targets=[most_requests("qweight", 16)],
     right="one pass over the weights, however many tokens wait for them.",
+    worth=lambda: gain("int4", _together(4), "5_split_k", "6_batched tokens=4"),
 )
 def _once() -> Iterator[Trial]:
     """A warp a row and up to eight tokens; 16 requests read the weights of the first trial once."""

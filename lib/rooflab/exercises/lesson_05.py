@@ -13,8 +13,10 @@ import numpy as np
 from rooflab.exercises import Wrong, called, checker
 from rooflab.exercises import build_05 as build_05  # registers the guided build, 05.a to 05.e
 from rooflab.exercises.kernels import Trial, kernel_task, most_sectors
+from rooflab.exercises.worth import gain
 from rooflab.hardware import device
 from rooflab.numerics import quant
+from rooflab.studies import q8_0
 
 
 def _matrix(n: int, k: int, seed: int) -> np.ndarray:
@@ -79,6 +81,9 @@ def _dots() -> Iterator[Trial]:
     entry="embed",
     targets=[most_sectors("out", 4, "store")],
     right="every token's row by one launch.",
+    worth=lambda: gain(
+        "q8_0", [case for case in q8_0.embeddings() if case.clock == "graph"], "1_token", "2_batched"
+    ),
 )
 def _embed() -> Iterator[Trial]:
     """Rows of a Q8_0 table for several tokens: blocks (tokens, tiles of 64 numbers)."""

@@ -13,8 +13,10 @@ import numpy as np
 from rooflab.exercises import Wrong, called, checker
 from rooflab.exercises import build_06 as build_06  # registers the guided build, 06.a to 06.e
 from rooflab.exercises.kernels import Trial, kernel_task, most_conflicts, most_requests, most_sectors
+from rooflab.exercises.worth import gain
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
+from rooflab.studies import attention
 
 
 @checker("06.1")
@@ -132,6 +134,7 @@ extern "C" __global__ void scores(const float* q, const float* k, float* out) {
     starter=BANKS,
     targets=[most_conflicts(0), most_sectors("k", 4)],
     right="32 lanes, 32 banks, one turn.",
+    worth=lambda: gain("attention", attention.ladder(128), "4_mma", "5_padded"),
 )
 def _banks() -> Iterator[Trial]:
     """Scores of one query against tiles of 32 keys, a warp a tile."""

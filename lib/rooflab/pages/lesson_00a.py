@@ -59,7 +59,7 @@ def machine(run: Any, spec: Any) -> None:
         ("CUDA, compiler (NVRTC)", f"{run.cuda}, {run.nvrtc}", None),
         ("torch, CuPy", f"{run.torch or 'none'}, {run.cupy}", None),
     ]
-    heads = {"fact": "", "here": run.gpu, "sheet": "datasheet"}
+    heads = {"fact": "fact", "here": run.gpu, "sheet": "datasheet"}
     title = f"The {run.gpu}: what the driver reports, beside the datasheet"
     display.table(pd.DataFrame(facts, columns=list(heads)), heads, caption=title, folded=True)
 
@@ -70,7 +70,7 @@ def conditions(run: Any) -> None:
     after = [run.sm_clock_after_mhz, run.temperature_after_c, run.power_after_w]
     what = ["SM clock, MHz", "temperature, °C", "power, W"]
     conditions = pd.DataFrame({"what": what, "before": before, "after": after})
-    heads = {"what": "", "before": "before", "after": "after"}
+    heads = {"what": "quantity", "before": "before", "after": "after"}
     forms = dict.fromkeys(("before", "after"), "{:.0f}")
     display.table(conditions, heads, forms, f"The {run.gpu} around the run")
     others = run.other_processes

@@ -322,7 +322,7 @@ def constants(handovers: Rows, times: Rows, l2_ns: float | None, dram_ns: float 
         ("latency of L2", l2_ns, "ns", "chase, warm, up to a quarter of L2"),
         ("latency of DRAM", dram_ns, "ns", "chase, cold, smallest table"),
     ]
-    heads = {"what": "constant", "value": "value", "unit": "", "case": "measured by"}
+    heads = {"what": "constant", "value": "value", "unit": "unit", "case": "measured by"}
     title = "Constants that later lessons read from the recording"
     display.table(pd.DataFrame(rows, columns=list(heads)), heads, {"value": "{:.3g}"}, title, folded=True)
 

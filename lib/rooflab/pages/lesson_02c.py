@@ -118,7 +118,7 @@ def side_by_side(two: Two, step: Any, model: Model, gpu: str) -> None:
         ("an average product's bytes at that rate, µs", each / two.here.gb_s, each / two.laptop.gb_s),
         ("fixed time of a product, µs", two.here.product_us, two.laptop.product_us),
     ]
-    heads = {"what": "", "here": gpu, "there": "RTX 4070 Laptop (published)"}
+    heads = {"what": "quantity", "here": gpu, "there": "RTX 4070 Laptop (published)"}
     table = pd.DataFrame(both, columns=list(heads))
     forms = dict.fromkeys(("here", "there"), "{:,.1f}")
     display.table(table, heads, forms, "Both GPUs, number by number", folded=True)

@@ -122,19 +122,24 @@ def packed_word(packed: Any, group: Any) -> int:
 def unusual_groups(group: Any) -> None:
     """Show what the format makes of zeros, outliers, NaN and matrices that are no whole tile."""
 
-    def told(w):
+    refused: list[str] = []
+
+    def told(name: str, w: Any) -> dict[str, Any]:
         try:
             packed = quant.quantise_int4(w)
         except UsageError as refusal:
-            return f"refused: {refusal}"
-        codes = quant.unpack_int4(packed.qweight)
-        off = np.abs(quant.dequantise_int4(packed) - w).max()
-        zeros = f"{np.mean(codes == 0):.0%} of codes are 0"
-        text = f"codes {codes.min()} to {codes.max()}, {zeros}, off by {off:.2g} at most; "
-        tiles = int4.repack(*packed)
-        same = all(map(np.array_equal, packed, int4.unpack(tiles)))
-        text += f"{int4.TILE * len(tiles.blocks)} rows in tiles, "
-        return text + ("the same bits back" if same else "OTHER bits back")
+            refused.append(f"**{name}** is refused: {str(refusal).rstrip('.')}.")
+            return {"w": name, "stored": False}
+        codes, tiles = quant.unpack_int4(packed.qweight), int4.repack(*packed)
+        return {
+            "w": name,
+            "stored": True,
+            "codes": f"{codes.min()} to {codes.max()}",
+            "zeros": 100 * np.mean(codes == 0),
+            "off": np.abs(quant.dequantise_int4(packed) - w).max(),
+            "rows": f"{int4.TILE * len(tiles.blocks)}",
+            "same": all(map(np.array_equal, packed, int4.unpack(tiles))),
+        }
 
     outlier, nan = np.tile(group, (64, 1)), group.copy()
     outlier[:, 5], nan[0, 5] = 40, np.nan
@@ -146,9 +151,11 @@ def unusual_groups(group: Any) -> None:
         "k = 192": np.ones((64, 192)),
         "A NaN": nan,
     }
-    edges = pd.DataFrame({"w": edges.keys(), "is": map(told, edges.values())})
-    names = {"w": "Weights", "is": "What becomes of them"}
-    display.table(edges, names, caption="Six unusual matrices, stored or refused", folded=True)
+    table = pd.DataFrame([told(name, w) for name, w in edges.items()])
+    names = {"w": "Weights", "stored": "Stored", "codes": "Codes", "zeros": "Codes of 0, %"}
+    names |= {"off": "Off by at most", "rows": "Rows in tiles", "same": "Same bits back from tiles"}
+    forms = {"zeros": "{:.0f}", "off": "{:.2g}"}
+    display.fold_parts("Six unusual matrices, stored or refused", [(table, names, forms), " ".join(refused)])
 
 
 def errors_by_group(rng: Any) -> tuple[Any, Any, dict[str, Any]]:

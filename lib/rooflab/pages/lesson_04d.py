@@ -7,6 +7,7 @@ from typing import Any
 from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.pages import Opening, Rows, named_facts
+from rooflab.pages.lesson_04d_clocks import clocks_checked as clocks_checked
 from rooflab.pages.lesson_04d_clocks import clocks_drawn as clocks_drawn
 from rooflab.pages.lesson_04d_clocks import drawing_target as drawing_target
 from rooflab.pages.lesson_04d_laptop import FORMS, LAPTOP, NAMES, PROFILED, not_told_apart

@@ -369,7 +369,14 @@ def goals(lab: Lab, rows: Rows, gpu: str) -> None:
     verdicts = claims.board(goals, claims.Evidence(lab.store, {"decode": rows}))
     display.table(
         verdicts.assign(met=verdicts.word == claims.HOLDS),
-        {"id": "", "group": "set as", "says": "what", "bars": "asked", "measured": "measured", "met": "met"},
+        {
+            "id": "goal",
+            "group": "set as",
+            "says": "what",
+            "bars": "asked",
+            "measured": "measured",
+            "met": "met",
+        },
         caption="Floors and aims, one by one",
         folded=True,
     )

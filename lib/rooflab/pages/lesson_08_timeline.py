@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
+from rooflab import engine
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.studies import decode
 from rooflab.view import diagram, display
-from rooflab.view.diagram import by_block
+from rooflab.view.diagram import by_block, decode_rungs, svg
 from rooflab.words import listed
 
 _UNIT = 16  # rows of a matrix that a block of decode_step takes at a time
@@ -49,3 +50,14 @@ def steps_drawn(lab: Lab) -> None:
     if tiles < sms:
         parts = [("divided by rows", tiles), ("7_split_k: by k, too", sms)]
         diagram.dealt(parts, sms, "Blocks with work in the output product").show()
+
+
+def other_rungs_drawn() -> None:
+    """Draw, folded, what the rungs change that neither the ladder nor a listing shows."""
+    shape = engine.spec(decode.MODEL).shape
+    drawn = [
+        decode_rungs.who_copies(),
+        decode_rungs.held_back(shape, "fp16"),
+        decode_rungs.heads_a_load(shape),
+    ]
+    svg.fold("Drawn: what 4_tma, 5_prefetch_at_barrier and 8_tensor_attention change", drawn)

@@ -23,7 +23,14 @@ def goals(whose: Lab, lab: Lab, traced: Rows, rows: Rows, gpu: str) -> None:
     )
     display.table(
         verdicts.assign(met=verdicts.word == claims.HOLDS),
-        {"id": "", "group": "set as", "says": "what", "bars": "asked", "measured": "measured", "met": "met"},
+        {
+            "id": "goal",
+            "group": "set as",
+            "says": "what",
+            "bars": "asked",
+            "measured": "measured",
+            "met": "met",
+        },
         caption="Floors and aims, one by one",
         folded=True,
     )

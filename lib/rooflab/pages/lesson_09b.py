@@ -352,7 +352,7 @@ def points_by_section(evidence: Any) -> tuple[Rows, Rows]:
     total = both[["of", scorecard.PASS, scorecard.FAIL, scorecard.OPEN, "best"]].sum()
     both = pd.concat([both, pd.DataFrame([{"section": "", "what": "in all", **total}])])
     names = {
-        "section": "",
+        "section": "Letter",
         "what": "Section",
         "of": "Points",
         scorecard.PASS: "Pass",

@@ -7,6 +7,7 @@ recorded profiles.
 A drawing with several frames is a still image of all of them in a notebook; the course's pages add a slider.
 """
 
+from rooflab.view.diagram.asked_first import asked_first
 from rooflab.view.diagram.barriers import barriers_met
 from rooflab.view.diagram.block_at_work import who_waits
 from rooflab.view.diagram.budgets import budget
@@ -58,6 +59,7 @@ from rooflab.view.diagram.tiles import (
     matrices_loaded,
     online_softmax,
 )
+from rooflab.view.diagram.tiles_in_turns import tiles_in_turns
 from rooflab.view.diagram.two_warps import half_apart
 from rooflab.view.diagram.verdicts import Judged, verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
@@ -73,6 +75,7 @@ __all__ = [
     "Node",
     "Width",
     "accumulators",
+    "asked_first",
     "attention_tiles",
     "banks",
     "barriers_met",
@@ -135,6 +138,7 @@ __all__ = [
     "split_k",
     "split_layer",
     "tile_order",
+    "tiles_in_turns",
     "to_half",
     "tokens_share_a_tile",
     "two_clocks",

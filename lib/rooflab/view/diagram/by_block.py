@@ -54,6 +54,19 @@ def spans(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
+def phases(rows: pd.DataFrame) -> list[tuple[float, float]]:
+    """When each phase of a recorded layer is at work (us): from when half of the blocks have their input (in
+    attention, have begun) until the last has ended, or half of them have begun with the next phase.
+    """
+    names, found = timeline.PHASES[:-1], []
+    for here, after in zip(names, (*names[1:], ""), strict=True):
+        begun = rows[f"{here}_{'begin' if here == 'attend' else 'ready'}_us"].median()
+        next_begun = rows[f"{after}_begin_us"].median() if after else float("inf")
+        ended = min(float(rows[f"{here}_end_us"].max()), float(next_begun))
+        found.append((float(begun), max(float(begun), ended)))
+    return found
+
+
 def shares(rows: pd.DataFrame) -> pd.Series:
     """Of a recorded layer's time the share that blocks spend in each kind of span, and in "others", waiting
     for other blocks, on average.

@@ -12,15 +12,17 @@ from rooflab.numerics import model_shapes
 from rooflab.profile import parts
 from rooflab.studies import attribution, decode
 from rooflab.studies.launch_rule import named
-from rooflab.view.diagram import svg
+from rooflab.view.diagram import by_block, svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, Canvas, Drawing
 
 _LAYER = 14  # any but the first is like the others
+_SHORT = ("QKV", "attention", "output", "gate, up", "down")  # names of decode.PHASES in a bar
 
 
 class Span(NamedTuple):
     """A stretch of a layer's time: its name, its start and length in us, and of what kind: "weights" (reads
-    them), "other" work, or "bound" (what the roof asks for the layer's bytes, where no profile splits it).
+    them), "other" work, or "bound" (what the roof asks for the layer's bytes, where nothing splits it: a
+    length alone, at no time of its own).
     """
 
     name: str
@@ -30,17 +32,21 @@ class Span(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way of running a layer: name, us until the next layer begins, and what happens in them."""
+    """A way of running a layer: name, us until the next layer begins, what happens in them, and how that is
+    known: "traced", "clocked" inside the kernel, or "" where it is not.
+    """
 
     name: str
     us: float
     spans: list[Span]
+    known: str = "traced"
 
 
 def ways(lab: Any, format: str = "fp16") -> list[Way]:
     """How a layer of the course's model is run, slowest first, of what the lab's recording holds: eager and
-    in a graph (traced launches), a kernel a phase (traced phases), and the steps after it (their time a layer
-    beside what the read roof asks for its bytes).
+    in a graph (traced launches), a kernel a phase (traced phases), and the steps after it: by the clock
+    inside the kernel where one was recorded, else their time a layer beside what the read roof asks for its
+    bytes.
     """
     rows = lab.store.read("decode")
     rows = rows[(rows["model"] == decode.MODEL) & (rows["batch"] == 1) & (rows["seq"] == decode.PROMPT)]
@@ -60,12 +66,40 @@ def ways(lab: Any, format: str = "fp16") -> list[Way]:
         bytes_ = ablation.phase_bytes(decode.MODEL, format, decode.FORMATS[format], decode.PROMPT)
         roof = lab.roof["dram_read"].value
         last = head or bytes_["head"] / roof / 1e3
-        us = (float(row["median_us"]) - last) / layers
+        us, known = (float(row["median_us"]) - last) / layers, "traced"
+        if not spans:
+            spans, known = _clocked(lab, row), "clocked"
         if not spans:
             bound = sum(value for phase, value in bytes_.items() if phase != "head") / layers / roof / 1e3
-            spans = [Span("its bytes at the roof", 0.0, bound, "bound")]
-        found.append(Way(name, us, spans))
+            spans, known = [Span("its bytes at the roof", 0.0, bound, "bound")], ""
+        found.append(Way(name, us, within(spans, us), known))
     return found
+
+
+def within(spans: list[Span], us: float) -> list[Span]:
+    """Spans of a layer in `us`: what an instrument makes a little longer is shortened to it."""
+    scale = min(1.0, us / max(span.start + span.us for span in spans))
+    return [span._replace(start=span.start * scale, us=span.us * scale) for span in spans]
+
+
+def _clocked(lab: Any, row: pd.Series) -> list[Span]:
+    """The phases of a launch for all tokens, by the clock inside it; nothing where none was recorded."""
+    cases = [c for c in decode.timed(lab.sized) if c.impl == row["impl"] and c.format == row["format"]]
+    asked = lab.held("decode", cases, "timeline") if cases else []
+    found = lab.profile("decode", asked, "timeline") if asked else pd.DataFrame()
+    return [] if found.empty else phases_of(found)
+
+
+def phases_of(found: pd.DataFrame) -> list[Span]:
+    """A layer's phases by its blocks' clocks."""
+    return [
+        Span(phase, start, end - start, _kind(phase))
+        for phase, (start, end) in zip(_SHORT, by_block.phases(found), strict=True)
+    ]
+
+
+def _kind(phase: str) -> str:
+    return "other" if phase == "attention" else "weights"
 
 
 def _traced(lab: Any) -> list[Way]:
@@ -109,8 +143,8 @@ def _phases(lab: Any, row: pd.Series) -> tuple[list[Span], float]:
         for p, u, n in zip(profile["phase"], profile["us"], profile["launches"], strict=True)
     }
     gap, start, spans = us.get("between", 0.0), 0.0, []
-    for phase in decode.PHASES[:-1]:
-        spans.append(Span(phase, start, us[phase], "other" if phase == "attention" else "weights"))
+    for phase, short in zip(decode.PHASES[:-1], _SHORT, strict=True):
+        spans.append(Span(short, start, us[phase], _kind(short)))
         start += us[phase] + gap
     return spans, us["head"]
 
@@ -141,8 +175,10 @@ def layer(found: list[Way], weights: str = "FP16") -> Drawing:
 
 def _in_words(way: Way) -> str:
     busy = sum(span.us for span in way.spans) / way.us
+    if way.known == "clocked":
+        return f"{busy:.0%} of it in {len(way.spans)} phases of one kernel, by its clock"
     if any(span.kind == "bound" for span in way.spans):
-        return f"of which its bytes at the read roof ask for {busy:.0%}"
+        return f"not taken apart; its bytes at the read roof ask for {busy:.0%} of it"
     return f"{busy:.0%} of it in {len(way.spans)} kernels"
 
 
@@ -152,8 +188,13 @@ def _rows(found: list[Way], scale: float) -> Canvas:
     fills = {"weights": BLUE, "other": AMBER, "bound": GREY}
     for way in found:
         canvas.text(0, y + 13, way.name, svg.TEXT - 1, bold=True)
-        traced = "" if any(span.kind == "bound" for span in way.spans) else ", traced"
-        canvas.text(0, y + 27, f"{way.us:,.0f} µs a layer{traced}", svg.SMALL)
+        known = f", {way.known}" if way.known else ""
+        canvas.text(0, y + 27, f"{way.us:,.0f} µs a layer{known}", svg.SMALL)
+        if not way.known:
+            canvas.cell(left, y, way.us * unit, 22, "not taken apart", NONE)
+            canvas.rect(left, y + 24, sum(span.us for span in way.spans) * unit, 6, GREY)
+            y += 40
+            continue
         for kind, fill in fills.items():
             mine = [span for span in way.spans if span.kind == kind]
             high = 18.0 if kind == "other" else 30.0
@@ -166,7 +207,11 @@ def _rows(found: list[Way], scale: float) -> Canvas:
         canvas.rect(left, y, way.us * unit, 30, NONE, 0.8)
         y += 40
     kinds, x = {span.kind for way in found for span in way.spans}, 0.0
-    words = {"weights": "reads weights", "other": "other work", "bound": "its bytes at the roof"}
+    words = {
+        "weights": "reads weights",
+        "other": "other work",
+        "bound": "how long its bytes take at the roof",
+    }
     for fill, word in [(fills[kind], words[kind]) for kind in fills if kind in kinds] + [(NONE, "the rest")]:
         canvas.cell(x, y - 2, 12, 12, "", fill)
         canvas.text(x + 17, y + 8, word, svg.SMALL)

@@ -13,6 +13,19 @@ from rooflab.view.diagram.svg import AMBER, NONE, PALE, Canvas, Drawing, shade, 
 from rooflab.words import counted
 
 _FLOAT = 4
+_STEPPED, _SMALL = 470.0, 6.6  # a width that fits a phone; of a cell there
+_STAGES = (
+    "The lanes ask for 4 bytes each",
+    "The sectors that these bytes lie in",
+    "Memory moves whole sectors",
+    "What of them is used",
+)
+_KEYS = (
+    "Light to dark: lanes 0 to 31. A cell: 4 bytes.",
+    "Framed: the sectors, 8 cells or 32 bytes each.",
+    "Orange: moved from memory.",
+    "Blue: used. Orange: moved, and not used.",
+)
 
 
 def request(row: pd.Series) -> Request:
@@ -24,21 +37,20 @@ def request(row: pd.Series) -> Request:
 def coalescing(
     strided: pd.DataFrame | None = None, coalesced: pd.DataFrame | None = None, columns: int = 32
 ) -> Drawing:
-    """A warp's load from a row-major matrix of floats, `columns` wide: what its lanes ask for, and the
-    sectors that this moves, for the strided and the coalesced GEMV as the CPU saw them ask.
+    """A warp's load from a row-major matrix of floats, `columns` wide, step by step: what its lanes ask for,
+    the sectors that hold it, what memory moves and what of that is used; for the strided and the coalesced
+    GEMV as the CPU saw them ask.
     """
-    asked, canvas = _gemv_loads(strided, coalesced), Canvas()
-    for place, one in enumerate(asked):
-        _matrix(canvas, 285.0 * place, one, columns, apart=True)
-    canvas.text(
-        0,
-        canvas.height + 16,
-        "Light to dark: lanes 0 to 31. Orange: moved, and not used. A cell: 4 bytes; 8 of them are a sector.",
-        svg.SMALL,
-    )
+    asked, frames = _gemv_loads(strided, coalesced), []
+    for stage, caption in enumerate(_STAGES):
+        canvas = Canvas(_STEPPED)
+        for place, one in enumerate(asked):
+            _matrix(canvas, (_STEPPED - 32 * _SMALL) * place, one, columns, _SMALL, stage)
+        canvas.text(0, canvas.height + 16, _KEYS[stage], svg.SMALL)
+        frames.append((caption, canvas))
     says = [f"{_moved(one)}; lanes stand {_apart(one, columns)}" for one in asked]
     said = ". ".join(each[0].upper() + each[1:] for each in says) + "."
-    return single("One load by one warp, and the sectors that memory moves for it", said, canvas)
+    return Drawing("One load by one warp: what memory moves for it", said, frames)
 
 
 def moved_sectors(columns: int = 32, size: float = 6.0) -> Drawing:
@@ -73,14 +85,23 @@ def _apart(one: Request, columns: int) -> str:
 
 
 def _matrix(
-    canvas: Canvas, left: float, one: Request, columns: int, size: float = 8.2, apart: bool = False
+    canvas: Canvas, left: float, one: Request, columns: int, size: float, stage: int = len(_STAGES)
 ) -> None:
-    """Draw a matrix of floats with the sectors that a request moves; `apart` parts a sector's floats."""
+    """Draw a matrix of floats with a request at a stage of _STAGES: its lanes, its sectors, what is moved;
+    all of it beyond the last.
+    """
     places = one.taking_part()
     rows = max(32, max(places.values()) // _FLOAT // columns + 1)
     count, used = len(one.sectors()), one.bytes_used()
     canvas.text(left, 12, one.what, bold=True)
-    words = [f"{count} sectors, {count * SECTOR} bytes moved", f"{used / count / SECTOR:.1%} used"]
+    moved, share = f"{count * SECTOR} bytes moved", f"{used / count / SECTOR:.1%}"
+    words = (
+        [f"{used} bytes asked for"],
+        [f"in {count} sectors"],
+        [moved],
+        [f"{used} of {moved}: {share} used"],
+        [f"{count} sectors, {moved}", f"{share} used"],
+    )[stage]
     if svg.wide(", ".join(words), svg.SMALL) <= columns * size:
         words = [", ".join(words)]
     for line, text in enumerate(words):
@@ -93,12 +114,17 @@ def _matrix(
     canvas.rect(left, top, columns * size, rows * size, NONE, 0.8)
     canvas.cells([at(k * columns) for k in range(rows)], columns * size, size, NONE, 0.25)
     each = SECTOR // _FLOAT
-    canvas.cells([at(sector * each) for sector in one.sectors()], each * size, size, AMBER, 0.4)
-    if apart:
-        inside = [at(sector * each + k) for sector in one.sectors() for k in range(each)]
-        canvas.cells(inside, size, size, AMBER, 0.25)
-    for lane, place in places.items():
-        canvas.cells([at(place // _FLOAT)], size, size, shade(lane), 0.4)
+    starts = [at(sector * each) for sector in one.sectors()]
+    if stage >= 2:
+        canvas.cells(starts, each * size, size, AMBER, 0.4)
+    alike = 4 if stage < len(_STAGES) else 1  # lanes of a shade, in a drawing of several frames
+    for first_of in range(0, svg.LANES if stage != 2 else 0, alike):
+        mine = [at(place // _FLOAT) for lane, place in places.items() if lane // alike * alike == first_of]
+        canvas.cells(mine, size, size, shade(first_of), 0.4)
+    if stage == 1:
+        canvas.cells(starts, each * size, size, NONE, 2.0)
+    if stage == 2:
+        return
     first, last = at(places[min(places)] // _FLOAT), at(places[max(places)] // _FLOAT)
     canvas.frame(*first, size, size, 1.2)
     canvas.frame(*last, size, size, 1.2)

@@ -37,8 +37,12 @@ class Part(NamedTuple):
 
 
 def part_of(rung: Rung) -> Part:
-    """How the block of an INT4 rung divides its weights, by the constants that its source defaults to."""
+    """How the block of an INT4 or Q8_0 rung divides its weights, by the constants that its source defaults to
+    and, where these do not name the warps that divide k, by its loop.
+    """
     macros = rung.with_defaults({})
+    if "c += THREADS" in rung.path.read_text(encoding="utf-8"):  # all threads go along the same rows
+        return Part(1, macros["ROWS"], macros["THREADS"] // svg.LANES, macros["ROWS"])
     bands = macros.get("ROW_WARPS", macros.get("THREADS", 32) // 32)
     rows = macros.get("ROWS", 16 * macros["TILES"] if "TILES" in macros else 1)
     deep = macros.get("K_WARPS", macros.get("WARPS", 1))

@@ -235,6 +235,14 @@ class Drawing:
         display(self._repr_mimebundle_(), raw=True)
 
 
+def fold(summary: str, drawings: Iterable[Drawing]) -> None:
+    """Put drawings on the notebook's page, behind one line to click."""
+    shown = [drawing._repr_mimebundle_() for drawing in drawings]
+    html, text = ("\n".join(each[kind] for each in shown) for kind in ("text/html", "text/plain"))
+    inside = f"<details><summary>{summary}</summary>\n{html}\n</details>"
+    display({"text/html": inside, "text/plain": text}, raw=True)
+
+
 def single(title: str, says: str, canvas: Canvas) -> Drawing:
     """A drawing of one picture."""
     return Drawing(title, says, [("", canvas)])

@@ -1,0 +1,50 @@
+"""Drawings of what single rungs of the decoder change, read off their sources."""
+
+import pytest
+from rooflab import engine
+from rooflab.errors import UsageError
+from rooflab.paths import KERNELS
+from rooflab.view.diagram import decode_rungs
+
+PARTS = KERNELS / "common" / "decoder"
+SHAPE = engine.spec("qwen2.5-1.5b").shape
+
+
+def step(name):
+    return (KERNELS / "decode_step" / f"{name}.cu").read_text()
+
+
+def test_every_piece_of_a_chunk_is_copied_once_and_as_the_source_addresses_it():
+    text = (PARTS / "stream_cp_async.cuh").read_text()
+    held = decode_rungs.pieces_by_lane(text)
+    assert sorted(held) == [(row, piece) for row in range(16) for piece in range(8)]
+    assert held[0, 0] == (0, 0) and held[9, 6] == (6, 3)
+    other = text.replace("p % 2 * 8 * pitch + p / 2 * 4", "p / 2 * 8 * pitch + p % 2 * 4")
+    assert decode_rungs.pieces_by_lane(other)[0, 4] == (0, 1) != held[0, 4]
+    wider = text.replace("p % 2 * 8 * pitch + p / 2 * 4", "p % 4 * 8 * pitch + p / 4 * 4")
+    assert decode_rungs.who_copies(wider).svg() != decode_rungs.who_copies().svg()
+    twice = (PARTS / "stream_tma.cuh").read_text()
+    twice = twice.replace("    tma_copy_box(slot,", "    tma_copy_box(slot, 0);\n    tma_copy_box(slot,")
+    assert "1 lane, 2 copies" in decode_rungs.who_copies(engine=twice).says
+    with pytest.raises(UsageError, match="no"):
+        decode_rungs.who_copies("", twice)
+
+
+def test_slots_are_filled_again_where_the_source_asks_for_it():
+    texts = step("3_persistent"), step("5_prefetch_at_barrier")
+    drawing = decode_rungs.held_back(SHAPE, "fp16")
+    assert "3_persistent: memory idles for 5 of 5" in drawing.says
+    assert "5_prefetch_at_barrier: memory idles for 1 of 5" in drawing.says
+    call = "fetch_deferred(s, m, smem, slot);"
+    first = (
+        texts[1].replace(call, "", 1).replace("arrive_at_grid_barrier", f"{call} arrive_at_grid_barrier", 1)
+    )
+    before = decode_rungs.held_back(SHAPE, "fp16", (texts[0], first))
+    assert "5_prefetch_at_barrier: memory idles for 5 of 5" in before.says and before.svg() != drawing.svg()
+    assert "leaves 2 slots" in decode_rungs.held_back(SHAPE, "q8_0").says
+
+
+def test_a_key_is_loaded_for_as_many_heads_as_a_block_has():
+    assert "7_split_k: 3 loads; 8_tensor_attention: 1 load" in decode_rungs.heads_a_load(SHAPE).says
+    alone = (PARTS / "model.cuh").read_text().replace("!SPREADS_HEADS ? 2 : 1", "!SPREADS_HEADS ? 1 : 1")
+    assert "7_split_k: 6 loads" in decode_rungs.heads_a_load(SHAPE, alone).says

@@ -1,7 +1,8 @@
 """Lesson 04's guided build: an INT4 matrix-vector product, from a thread a row to split K.
 
 All steps but the fourth are the same kernel, called int4: W in n rows of k codes in groups of 128, x in FP16,
-y in FP32. A step is checked for its result, for faults, and for how it uses memory.
+y in FP32. A step is checked for its result, for faults, for how it uses memory, and the fourth
+for conversions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from rooflab.exercises.kernels import Trial, kernel_task, least_used, most_requests, most_sectors
+from rooflab.exercises.kernels import (
+    Trial,
+    kernel_task,
+    least_used,
+    most_requests,
+    most_sectors,
+    no_conversion,
+)
 from rooflab.exercises.worth import gain
 from rooflab.numerics import quant
 from rooflab.studies import int4
@@ -77,8 +85,8 @@ def _wide_loads() -> Iterator[Trial]:
 @kernel_task(
     "04.d",
     entry="halves",
-    targets=[most_requests("w", 2)],
-    right="eight codes became numbers, and nothing was converted: rung 3's idea.",
+    targets=[most_requests("w", 2), no_conversion()],
+    right="eight codes became FP16 numbers, and none was converted: rung 3's idea.",
     worth=_recorded("2_vector", "3_magic"),
 )
 def _magic() -> Iterator[Trial]:

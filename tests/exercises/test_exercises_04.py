@@ -113,6 +113,13 @@ WRONG |= {
     },
     "04.e": {
         "no barrier": LESSON.changed("04.e", ("    __syncthreads();\n", "")),
+        "a warp for all": LESSON.changed(
+            "04.e",
+            (
+                "int i = threadIdx.x; i < k / 32; i += 32 * WARPS",
+                "int i = lane; warp == 0 && i < k / 32; i += 32",
+            ),
+        ),
         "x for each row": LESSON.changed(
             "04.e",
             ("            const uint4 eight = x[4 * i + j];\n", ""),

@@ -8,6 +8,7 @@ for conversions.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -17,6 +18,7 @@ from rooflab.exercises.kernels import (
     kernel_task,
     least_used,
     most_requests,
+    most_requests_a_warp,
     most_sectors,
     no_conversion,
 )
@@ -26,15 +28,16 @@ from rooflab.studies import int4
 
 LARGE = (28672, 8192)  # the matrix of which the record tells what a step is worth
 ROWS, WIDE = 32, 1024  # of the first trial
+SPLIT = 8, 4096  # of step e's: a piece of 32 codes for each of a block's threads
 
 
 def _recorded(before: str, after: str) -> Callable[[], str]:
     return lambda: gain("int4", int4.ladder(*LARGE), before, after)
 
 
-def _trials(rows: int, threads: int) -> Iterator[Trial]:
+def _trials(rows: int, threads: int, first: tuple[int, int] = (ROWS, WIDE)) -> Iterator[Trial]:
     """Matrices of which the second and third fill no block; `rows` of them a block."""
-    for n, k in ((ROWS, WIDE), (7, 128), (5, 2048)):
+    for n, k in (first, (7, 128), (5, 2048)):
         generator = np.random.default_rng(n)
         packed = quant.quantise_int4(generator.standard_normal((n, k)))
         x = generator.standard_normal(k).astype(np.float16)
@@ -104,8 +107,9 @@ def _magic() -> Iterator[Trial]:
     "04.e",
     entry="int4",
     targets=[
-        most_requests("w", ROWS * WIDE // 32 // 32),
-        most_requests("x", ROWS * WIDE // 8 // 32 // 2),
+        most_requests("w", math.prod(SPLIT) // 32 // 32),
+        most_requests("x", math.prod(SPLIT) // 8 // 32 // 2),
+        most_requests_a_warp("w", 2),
         least_used("w", 1.0),
     ],
     right="two rows share x, and four warps share a row: rungs 4 and 5.",
@@ -113,4 +117,4 @@ def _magic() -> Iterator[Trial]:
 )
 def _split() -> Iterator[Trial]:
     """Two rows a block, k divided over its four warps."""
-    return _trials(2, 128)
+    return _trials(2, 128, SPLIT)

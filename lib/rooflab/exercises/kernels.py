@@ -172,6 +172,18 @@ def most_requests(buffer: str, most: int, access: str = "load") -> Target:
     return Target(says, value, lambda got: got <= most, "it is {:.0f}")
 
 
+def most_requests_a_warp(buffer: str, most: int, access: str = "load") -> Target:
+    """At most so many requests to `buffer` by any one warp of the first trial: the warps share the work."""
+
+    def value(seen: simt.Watch) -> float | None:
+        rows = seen.requests()
+        rows = rows[(rows["buffer"] == buffer) & (rows["access"] == access)]
+        return None if rows.empty else float(rows.groupby(["block", "warp"]).size().max())
+
+    says = f"at most {most} {access} requests to {buffer} by one warp"
+    return Target(says, value, lambda got: got <= most, "it is {:.0f}")
+
+
 def least_used(buffer: str, share: float, access: str = "load") -> Target:
     """At least this share of the bytes moved to or from `buffer` is used."""
 

@@ -1,8 +1,8 @@
 """Lesson 04's guided build: an INT4 matrix-vector product, from a thread a row to split K.
 
 All steps but the fourth are the same kernel, called int4: W in n rows of k codes in groups of 128, x in FP16,
-y in FP32. A step is checked for its result, for faults, for how it uses memory, and the fourth
-for conversions.
+y in FP32. A step is checked for its result, for faults, for how it uses memory, and the
+fourth for conversions.
 """
 
 from __future__ import annotations

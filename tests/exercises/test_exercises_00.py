@@ -44,6 +44,9 @@ WRONG |= {
     "00.1": {
         "no guard": LESSON.changed("00.1", ("if (i < n) ", "")),
         "every block the same": LESSON.changed("00.1", ("blockIdx.x * blockDim.x + ", "")),
+        "a thread for all": LESSON.changed(
+            "00.1", ("if (i < n) z", "if (i == 0) for (int i = 0; i < n; ++i) z")
+        ),
         "256 threads for granted": LESSON.changed("00.1", ("blockDim.x", "256")),
         "neighbours far apart": LESSON.changed(
             "00.1", ("blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x * gridDim.x + blockIdx.x")

@@ -75,6 +75,17 @@ WRONG = {
 }
 
 
+CONVERTED = """
+#include <cuda_fp16.h>
+extern "C" __global__ void halves(const unsigned* w, __half2* h, int words) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= words) return;
+    const unsigned v = w[i];  // __hsub2(v | 0x64006400, 0x64086408)
+    for (int s = 0; s < 4; ++s)
+        h[4 * i + s] = __halves2half2(__float2half(float(int(v >> 4 * s & 15) - 8)),
+                                      __float2half(float(int(v >> 4 * s + 16 & 15) - 8)));
+}"""
+
 WRONG |= {
     "04.a": {
         "no offset": LESSON.changed("04.a", ("(int(word >> 4 * t & 15) - 8)", "int(word >> 4 * t & 15)")),
@@ -98,9 +109,17 @@ WRONG |= {
     "04.d": {
         "neighbouring codes": LESSON.changed("04.d", (">> 4 * s &", ">> 8 * s &")),
         "the 8 is left": LESSON.changed("04.d", ("0x64086408", "0x64006400")),
+        "converted": CONVERTED,
     },
     "04.e": {
         "no barrier": LESSON.changed("04.e", ("    __syncthreads();\n", "")),
+        "a warp for all": LESSON.changed(
+            "04.e",
+            (
+                "int i = threadIdx.x; i < k / 32; i += 32 * WARPS",
+                "int i = lane; warp == 0 && i < k / 32; i += 32",
+            ),
+        ),
         "x for each row": LESSON.changed(
             "04.e",
             ("            const uint4 eight = x[4 * i + j];\n", ""),
@@ -130,3 +149,9 @@ def test_the_reader_gets_a_kernel_that_is_right_and_wasteful(number, starter):
     assert kernels.TASKS[number].starter == starter
     said = str(kernels.attempt(number, starter.replace("0.0f", "0.f")))
     assert "the result is right, the target is not met" in said
+
+
+def test_a_conversion_is_counted_and_refused():
+    said = LESSON.verdict("04.d", CONVERTED)
+    assert said.startswith("Exercise 04.d: wrong: the result is right, the target is not met.")
+    assert said.endswith("\n  target   no conversion to FP16 by threads: 512 executed, not met")

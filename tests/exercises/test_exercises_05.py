@@ -1,6 +1,7 @@
 """Lesson 05's exercises, taken from its five notebooks: starters, solutions, and plausible mistakes."""
 
 import needs
+import pytest
 from lesson_exercises import EveryExercise, Lesson
 from rooflab.exercises import lesson_05
 
@@ -113,9 +114,43 @@ WRONG = {
     },
 }
 
+BY_BYTES = """__device__ int by_bytes(int a, int b, int c) {  // as __dp4a
+    for (int e = 0; e < 32; e += 8) c += int((signed char)(a >> e)) * int((signed char)(b >> e));
+    return c;
+}
+extern "C\""""
+WITHOUT_MMA = LESSON.changed(
+    "05.e",
+    (
+        "        mma_m16n8k32_s8(d, a, x);\n",
+        "        for (int e = 0; e < 4; ++e)  // mma_m16n8k32_s8(d, a, x)\n"
+        "            for (int j = 0; j < 8; ++j)\n"
+        "                for (int s = 0; s < 32; s += 8) {\n"
+        "                    const unsigned from = __shfl_sync(~0u, a[e / 2 + j / 4 * 2], g * 4 + j % 4);\n"
+        "                    const unsigned to = __shfl_sync(~0u, x[j / 4], (2 * t + e % 2) * 4 + j % 4);\n"
+        "                    d[e] += int((signed char)(from >> s)) * int((signed char)(to >> s));\n"
+        "                }\n",
+    ),
+)
+
+
+def by_bytes(step):
+    """A step's solution with a loop over bytes in the place of __dp4a."""
+    source = LESSON.changed(step, ("__dp4a(", "by_bytes("))
+    return source.replace('extern "C"', BY_BYTES)
+
+
 WRONG |= {
     "05.a": {
         "without signs": LESSON.changed("05.a", ("(signed char)block", "block")),
+        "a lane for its warp": LESSON.changed(
+            "05.a",
+            (
+                "        sum += (signed char)block[2 + lane] * scale * __half2float(x[32 * b + lane]);",
+                "        for (int i = 0; i < 32 && lane == 0; ++i)\n"
+                "            sum += (signed char)block[2 + i] * scale * __half2float(x[32 * b + i]);",
+            ),
+        ),
         "32 bytes a block": LESSON.changed("05.a", ("* 34", "* 32")),
         "a lane a stretch of blocks": LESSON.changed(
             "05.a",
@@ -138,10 +173,12 @@ WRONG |= {
                 "__half2float(__ushort_as_half((unsigned short)(wb[0] | wb[1] << 8)))",
             ),
         ),
+        "byte by byte": by_bytes("05.b"),
         "no scale of x": LESSON.changed("05.b", (" * __half2float(*(const __half*)xb)", "")),
         "blocks of 34 for x": LESSON.changed("05.b", ("b * 36", "b * 34")),
     },
     "05.c": {
+        "byte by byte": by_bytes("05.c"),
         "a scale a chunk": LESSON.changed("05.c", ("(chunks / 2) + c / 2]", "(chunks / 2) + c]")),
         "neighbouring chunks a lane": LESSON.changed(
             "05.c", ("c = lane; c < chunks; c += 32", "c = lane * 2; c < chunks; c += c % 2 ? 63 : 1")
@@ -166,6 +203,7 @@ WRONG |= {
         "tokens together": LESSON.changed("05.d", ("y[token * n + row]", "y[4 * row + token]")),
     },
     "05.e": {
+        "without a tensor core": WITHOUT_MMA,
         "upper halves exchanged": LESSON.changed(
             "05.e", ("left[8 * words], left[4]", "left[4], left[8 * words]")
         ),
@@ -192,3 +230,17 @@ def test_the_page_shows_the_kernel_that_the_checker_hands_out():
 def test_a_misaligned_word_is_named_and_its_line_too():
     said = LESSON.verdict("05.2", WRONG["05.2"]["still a word at once"])
     assert "misaligned" in said and "line 8" in said
+
+
+@pytest.mark.parametrize(
+    ("step", "source", "target"),
+    [
+        ("05.b", by_bytes("05.b"), "at least 4,096 __dp4a by threads"),
+        ("05.c", by_bytes("05.c"), "at least 4,096 __dp4a by threads"),
+        ("05.e", WITHOUT_MMA, "at least 32 mma_m16n8k32_s8 by warps"),
+    ],
+)
+def test_an_instruction_that_a_step_is_about_is_counted(step, source, target):
+    said = LESSON.verdict(step, source)
+    assert said.startswith(f"Exercise {step}: wrong: the result is right, the target is not met.")
+    assert said.endswith(f"\n  target   {target}: 0 executed, not met")

@@ -102,6 +102,52 @@ WRONG = {
 }
 
 
+WITHOUT_MMA = """
+#include <cuda_fp16.h>
+extern "C" __global__ void scores(const unsigned* q, const unsigned* k, float* s, int n) {
+    __shared__ unsigned queries[16][33], keys[8][33];
+    const int lane = threadIdx.x, query = 16 * blockIdx.x, key = 8 * blockIdx.y;
+    for (int r = 0; r < 16; ++r) queries[r][lane] = q[(query + r) * 32 + lane];
+    for (int r = 0; r < 8; ++r) keys[r][lane] = k[(key + r) * 32 + lane];
+    __syncwarp();
+    for (int i = lane; i < 128; i += 32) {  // mma_m16n8k16_f16(d, a, b)
+        float sum = 0.0f;
+        for (int w = 0; w < 32; ++w) {
+            const float2 a = __half22float2(*(const __half2*)&queries[i / 8][w]);
+            const float2 b = __half22float2(*(const __half2*)&keys[i % 8][w]);
+            sum += a.x * b.x + a.y * b.y;
+        }
+        s[(query + i / 8) * n + key + i % 8] = sum;
+    }
+}"""
+EIGHT = LESSON.changed(
+    "06.d",
+    (
+        "        mma_m16n8k16_f16(d, a, b);",
+        "        mma_m16n8k8_f16(d, a, b);\n        mma_m16n8k8_f16(d, a + 2, b + 1);",
+    ),
+)
+FLASH_WITHOUT_MMA = LESSON.changed(
+    "06.e",
+    (
+        'extern "C"',
+        "__device__ void by_hand(float* d, const unsigned* a, const unsigned* b) {\n"
+        "    const int lane = threadIdx.x, g = lane / 4, t = lane % 4;\n"
+        "    for (int e = 0; e < 4; ++e)\n"
+        "        for (int j = 0; j < 8; ++j) {\n"
+        "            const unsigned from = __shfl_sync(~0u, a[e / 2 + j / 4 * 2], g * 4 + j % 4);\n"
+        "            const unsigned to = __shfl_sync(~0u, b[j / 4], (2 * t + e % 2) * 4 + j % 4);\n"
+        "            const float2 p = __half22float2(*(const __half2*)&from);\n"
+        "            const float2 v = __half22float2(*(const __half2*)&to);\n"
+        "            d[e] += p.x * v.x + p.y * v.y;\n"
+        "        }\n"
+        "}\n"
+        'extern "C"',
+    ),
+    ("mma_m16n8k16_f16(o[d / 8], p, b)", "by_hand(o[d / 8], p, b)"),
+    ("mma_m16n8k16_f16(o[d / 8 + 1], p, b + 2)", "by_hand(o[d / 8 + 1], p, b + 2)"),
+)
+
 WRONG |= {
     "06.a": {
         "no maximum": LESSON.changed("06.a", (" - row_max)", ")")),
@@ -128,6 +174,8 @@ WRONG |= {
         "a block always has four queries": LESSON.changed("06.c", ("    if (query < n) out", "    out")),
     },
     "06.d": {
+        "without a tensor core": WITHOUT_MMA,
+        "eight instructions": EIGHT,
         "the same eight dimensions": LESSON.changed(
             "06.d", ("left[4], left[8 * 32 + 4]", "left[0], left[8 * 32]")
         ),
@@ -136,6 +184,7 @@ WRONG |= {
         ),
     },
     "06.e": {
+        "outputs without a tensor core": FLASH_WITHOUT_MMA,
         "rows of 128 bytes": LESSON.changed("06.e", ("ROW = 64 + 8", "ROW = 64")),
         "no mask": LESSON.changed("06.e", ("key <= first + g + 8 * half", "key < n")),
         "half of a row's lanes": LESSON.changed(
@@ -171,3 +220,17 @@ def test_a_step_says_what_it_is_worth_in_the_record():
     assert f"{old / new:.0f} times as fast" in said
     with pytest.raises(UsageError, match="no case '3_quarter'; there are: 1_scalar"):
         worth.gain("attention", attention.ladder(128), "1_scalar", "3_quarter")
+
+
+@pytest.mark.parametrize(
+    ("step", "source", "target"),
+    [
+        ("06.d", WITHOUT_MMA, "exactly 32 mma_m16n8k16_f16 by warps: 0"),
+        ("06.d", EIGHT, "exactly 32 mma_m16n8k16_f16 by warps: 0"),
+        ("06.e", FLASH_WITHOUT_MMA, "at least 48 mma_m16n8k16_f16 by warps: 24"),
+    ],
+)
+def test_a_tensor_core_that_a_step_is_about_is_counted(step, source, target):
+    said = LESSON.verdict(step, source)
+    assert said.startswith(f"Exercise {step}: wrong: the result is right, the target is not met.")
+    assert said.endswith(f"\n  target   {target} executed, not met")

@@ -11,11 +11,13 @@ from rooflab.errors import MissingTool, UsageError
 from rooflab.exercises import kernels
 from rooflab.exercises.kernels import (
     Trial,
+    executes,
     kernel_task,
     least_used,
     most_conflicts,
     most_requests,
     most_sectors,
+    no_conversion,
 )
 from rooflab.paths import NOTEBOOKS
 from rooflab.runtime import nvrtc
@@ -185,6 +187,85 @@ extern "C" __global__ void turned(const int* x, int* y) {
     lines = said(kernels.attempt("77.3", source.replace("WIDTH", "32")))
     assert "  line 6   loads shared memory: 31 bank conflicts a request" in lines
     assert lines[-1] == "  target   no bank conflicts a request to shared memory: it is 15.5, not met"
+
+
+FOURS = """
+#include <cuda_fp16.h>
+#define BY_BYTES(a, b, c) by_bytes(a, b, c)
+#define FOUR(a, b, c) __dp4a(a, b, c)
+__device__ int by_bytes(int a, int b, int c) {
+    for (int e = 0; e < 32; e += 8) c += int((signed char)(a >> e)) * int((signed char)(b >> e));
+    return c;
+}
+extern "C" __global__ void fours(const int* a, const int* b, int* out) {
+    const int i = blockIdx.x * 64 + threadIdx.x;
+    out[i] = USED(a[i], b[i], 0);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "beside", "executed"),
+    [
+        ("__dp4a", "", 128),
+        ("FOUR", "", 128),
+        ("BY_BYTES", "", 0),
+        ("BY_BYTES", "  // __dp4a(a[i], b[i], 0);", 0),
+        ("BY_BYTES", '  const char* by = "__dp4a(a[i], b[i], 0)";', 0),
+        ("BY_BYTES", "\n#if 0\n    out[i] = __dp4a(a[i], b[i], 0);\n#endif", 0),
+        ("BY_BYTES", "  if (i < 2) out[i] = __dp4a(a[i], b[i], 0);", 2),
+    ],
+)
+def test_an_instruction_counts_where_it_is_executed(task, used, beside, executed):
+    """Whatever the source says of it in comments, in strings and by macros."""
+    needs.compiler()
+
+    @kernel_task("77.4", entry="fours", right="four at a time.", targets=[executes("__dp4a", 128)])
+    def fours():
+        a, b = np.random.default_rng(4).integers(-128, 128, (2, 128, 4), np.int8)
+        right = (a.astype(np.int32) * b).sum(axis=1)
+        words = [np.ascontiguousarray(x).view(np.int32).reshape(-1) for x in (a, b)]
+        yield Trial("128 words", 2, 64, [*words, np.empty(128, np.int32)], {2: right.astype(np.int32)})
+
+    source = FOURS.replace("USED", used).replace(", 0);\n}", f", 0);{beside}\n}}")
+    lines = said(kernels.attempt("77.4", source))
+    met = executed == 128
+    assert lines[0].startswith(f"Exercise 77.4: {'right' if met else 'wrong'}: ")
+    assert lines[-1] == (
+        f"  target   at least 128 __dp4a by threads: {executed} executed, {'met' if met else 'not met'}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "executed"),
+    [
+        ("__float2half(x[i])", 64),
+        ("__half(x[i])", 64),
+        ("__int2half_rn(int(x[i]))", 64),
+        ("__low2half(__floats2half2_rn(x[i], 1.0f))", 64),
+        ("__float2half(0.5f) + ones[i]", 0),  # a constant
+        ("__low2half(__float2half2_rn(1032.0f)) - ones[i]", 0),
+        ("__hfma(ones[i], ones[i], ones[i]) /* __float2half */", 0),
+        ("__low2half(__hgt2(__half2half2(ones[i]), __half2half2(ones[i])))", 0),
+    ],
+)
+def test_a_conversion_to_fp16_counts_unless_it_is_the_compilers(task, value, executed):
+    needs.compiler()
+    source = f"""
+#include <cuda_fp16.h>
+extern "C" __global__ void turned(const float* x, const __half* ones, __half* y) {{
+    const int i = threadIdx.x;
+    y[i] = {value};
+}}"""
+
+    @kernel_task("77.5", entry="turned", right="by bits.", targets=[no_conversion()])
+    def turned():
+        x, ones = np.arange(64, dtype=np.float32), np.ones(64, np.float16)
+        yield Trial("64", 1, 64, [x, ones, np.empty(64, np.float16)], {2: np.zeros(64)}, 1e6)
+
+    lines = said(kernels.attempt("77.5", source))
+    judged = "not met" if executed else "met"
+    assert lines[-1] == f"  target   no conversion to FP16 by threads: {executed} executed, {judged}"
 
 
 def test_unknown_exercises_and_double_ones_are_named(task):

@@ -22,6 +22,9 @@ def run(entry, arguments, grid=1, block=32):
     start = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
     seen = simt.watch(SOURCE, grid, block, start, entry=entry)
     assert seen.faults == []
+    product = f"mma_{entry}"
+    if product in simt.EXECUTED:  # once, and nothing else that is counted
+        assert {name: seen.executed(name) for name in simt.EXECUTED if seen.executed(name)} == {product: 1}
     simt.run(SOURCE, grid, block, arguments, entry=entry)
     for watched, plain in zip(start, arguments, strict=True):
         if isinstance(plain, np.ndarray):

@@ -1,32 +1,43 @@
 """Lesson 04's guided build: an INT4 matrix-vector product, from a thread a row to split K.
 
 All steps but the fourth are the same kernel, called int4: W in n rows of k codes in groups of 128, x in FP16,
-y in FP32. A step is checked for its result, for faults, and for how it uses memory.
+y in FP32. A step is checked for its result, for faults, for how it uses memory, and the
+fourth for conversions.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from rooflab.exercises.kernels import Trial, kernel_task, least_used, most_requests, most_sectors
+from rooflab.exercises.kernels import (
+    Trial,
+    kernel_task,
+    least_used,
+    most_requests,
+    most_requests_a_warp,
+    most_sectors,
+    no_conversion,
+)
 from rooflab.exercises.worth import gain
 from rooflab.numerics import quant
 from rooflab.studies import int4
 
 LARGE = (28672, 8192)  # the matrix of which the record tells what a step is worth
 ROWS, WIDE = 32, 1024  # of the first trial
+SPLIT = 8, 4096  # of step e's: a piece of 32 codes for each of a block's threads
 
 
 def _recorded(before: str, after: str) -> Callable[[], str]:
     return lambda: gain("int4", int4.ladder(*LARGE), before, after)
 
 
-def _trials(rows: int, threads: int) -> Iterator[Trial]:
+def _trials(rows: int, threads: int, first: tuple[int, int] = (ROWS, WIDE)) -> Iterator[Trial]:
     """Matrices of which the second and third fill no block; `rows` of them a block."""
-    for n, k in ((ROWS, WIDE), (7, 128), (5, 2048)):
+    for n, k in (first, (7, 128), (5, 2048)):
         generator = np.random.default_rng(n)
         packed = quant.quantise_int4(generator.standard_normal((n, k)))
         x = generator.standard_normal(k).astype(np.float16)
@@ -77,8 +88,8 @@ def _wide_loads() -> Iterator[Trial]:
 @kernel_task(
     "04.d",
     entry="halves",
-    targets=[most_requests("w", 2)],
-    right="eight codes became numbers, and nothing was converted: rung 3's idea.",
+    targets=[most_requests("w", 2), no_conversion()],
+    right="eight codes became FP16 numbers, and none was converted: rung 3's idea.",
     worth=_recorded("2_vector", "3_magic"),
 )
 def _magic() -> Iterator[Trial]:
@@ -96,8 +107,9 @@ def _magic() -> Iterator[Trial]:
     "04.e",
     entry="int4",
     targets=[
-        most_requests("w", ROWS * WIDE // 32 // 32),
-        most_requests("x", ROWS * WIDE // 8 // 32 // 2),
+        most_requests("w", math.prod(SPLIT) // 32 // 32),
+        most_requests("x", math.prod(SPLIT) // 8 // 32 // 2),
+        most_requests_a_warp("w", 2),
         least_used("w", 1.0),
     ],
     right="two rows share x, and four warps share a row: rungs 4 and 5.",
@@ -105,4 +117,4 @@ def _magic() -> Iterator[Trial]:
 )
 def _split() -> Iterator[Trial]:
     """Two rows a block, k divided over its four warps."""
-    return _trials(2, 128)
+    return _trials(2, 128, SPLIT)

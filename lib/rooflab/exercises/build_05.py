@@ -2,7 +2,7 @@
 
 All steps are the same kernel, called q8: W in n rows of k weights in Q8_0, y in FP32. Steps a and b read W
 as 34-byte blocks, the others as planes; a reads x in FP16, b as Q8_1 blocks, the others as planes too. A
-step is checked for its result, for faults, and for how it uses memory.
+step is checked for its result, for faults, for how it uses memory, and for the instruction it is about.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rooflab.exercises.kernels import Trial, kernel_task, least_used, most_requests, most_sectors
+from rooflab.exercises.kernels import Trial, executes, kernel_task, least_used, most_requests, most_sectors
 from rooflab.exercises.worth import gain, several
 from rooflab.numerics import quant
 from rooflab.records.case import Case
@@ -22,6 +22,7 @@ from rooflab.studies import q8_0
 LARGE = q8_0.SHAPES[0]  # the matrix of which the record tells what a step is worth
 ROWS, WIDE = 16, 1024  # of the first trial
 TOKENS, MOST_TOKENS = 4, 8  # of steps d and e
+FOURS = ROWS * WIDE // 4  # __dp4a for each product of a row by one token
 
 
 def _recorded(cases: Callable[..., Sequence[Case]], before: str, after: str, batch: int) -> Callable[[], str]:
@@ -80,7 +81,8 @@ def _planes_both(w: np.ndarray, x: np.ndarray) -> tuple[list[np.ndarray], np.nda
 @kernel_task(
     "05.a",
     entry="q8",
-    targets=[most_sectors("w", 2)],
+    # A lane a quant: a block takes a request for its quants, and two for a scale that is read as bytes.
+    targets=[most_sectors("w", 2), most_requests("w", 3 * ROWS * WIDE // 32)],
     right="every byte is where it should be: the ladder's rung 1. A request fetches 32 bytes for 32 lanes.",
 )
 def _floats() -> Iterator[Trial]:
@@ -91,7 +93,11 @@ def _floats() -> Iterator[Trial]:
 @kernel_task(
     "05.b",
     entry="q8",
-    targets=[most_requests("w", 3 * ROWS * WIDE // 128), most_requests("x", 2 * ROWS * WIDE // 128)],
+    targets=[
+        most_requests("w", 3 * ROWS * WIDE // 128),
+        most_requests("x", 2 * ROWS * WIDE // 128),
+        executes("__dp4a", FOURS),
+    ],
     right="four products an instruction, exact until the scales: rung 3.",
     worth=_recorded(q8_0.ladder, "1_float", "3_scale", 1),
 )
@@ -103,7 +109,11 @@ def _dp4a() -> Iterator[Trial]:
 @kernel_task(
     "05.c",
     entry="q8",
-    targets=[most_requests("quants", ROWS * WIDE // 512), least_used("quants", 1.0)],
+    targets=[
+        most_requests("quants", ROWS * WIDE // 512),
+        least_used("quants", 1.0),
+        executes("__dp4a", FOURS),
+    ],
     right="16 quants a load, and all that a load moves is used: rung 4.",
     worth=_recorded(q8_0.ladder, "3_scale", "4_planes", 1),
 )
@@ -127,7 +137,11 @@ def _tokens() -> Iterator[Trial]:
 @kernel_task(
     "05.e",
     entry="q8",
-    targets=[most_requests("quants", 4 * WIDE // 32), most_requests("xq", 2 * WIDE // 32)],
+    targets=[
+        most_requests("quants", 4 * WIDE // 32),
+        most_requests("xq", 2 * WIDE // 32),
+        executes("mma_m16n8k32_s8", WIDE // 32),
+    ],
     right="4,096 products an instruction, exact in int32: rung 6's arithmetic.",
     worth=_recorded(q8_0.batches, "5_batch", "6_mma", MOST_TOKENS),
 )

@@ -1,7 +1,8 @@
 """Lesson 06's guided build: causal attention of one head, from its definition to tensor cores.
 
 All steps but the fourth are the same kernel, called flash: queries, keys and values of 64 numbers each in
-FP16, outputs in FP32. A step is checked for its result, for faults, and for how it uses memory.
+FP16, outputs in FP32. A step is checked for its result, for faults, for how it uses memory, and the last two
+for their instructions.
 """
 
 from __future__ import annotations
@@ -11,12 +12,20 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from rooflab.exercises.kernels import Trial, kernel_task, most_conflicts, most_requests, most_sectors
+from rooflab.exercises.kernels import (
+    Trial,
+    executes,
+    kernel_task,
+    most_conflicts,
+    most_requests,
+    most_sectors,
+)
 from rooflab.exercises.worth import gain
 from rooflab.studies import attention
 from rooflab.words import counted
 
 WIDTH = 64  # numbers of a query, a key or a value
+MMA = "mma_m16n8k16_f16"
 PAIRS_SEEN = 32 * 33 // 2  # query-key pairs of the first trial, 32 tokens
 
 
@@ -47,7 +56,7 @@ def _trials(queries: int, threads: int, budget: float) -> Iterator[Trial]:
     "06.a",
     entry="flash",
     targets=[most_sectors("k", 4), most_sectors("v", 4)],
-    right="that is attention, by its definition. It reads every key twice.",
+    right="that is attention. By its definition every key is read twice.",
 )
 def _definition() -> Iterator[Trial]:
     """A warp a query, a pass for the largest score and one for the sums."""
@@ -80,7 +89,8 @@ def _tiled() -> Iterator[Trial]:
 @kernel_task(
     "06.d",
     entry="scores",
-    targets=[most_requests("q", 128), most_requests("k", 64)],
+    # 32 tokens are eight tiles of scores, of four steps of 16 dimensions each.
+    targets=[most_requests("q", 128), most_requests("k", 64), executes(MMA, 8 * 4, most=8 * 4)],
     right="128 scores from four instructions: you have filled the fragments of a tensor core by hand.",
     worth=_recorded("3_half2", "4_mma"),
 )
@@ -97,7 +107,8 @@ def _fragments() -> Iterator[Trial]:
 @kernel_task(
     "06.e",
     entry="flash",
-    targets=[most_requests("k", 48), most_requests("v", 48), most_conflicts()],
+    # Three pairs of 16 queries and 16 keys, with eight products for the scores and eight for the outputs.
+    targets=[most_requests("k", 48), most_requests("v", 48), most_conflicts(), executes(MMA, 3 * (8 + 8))],
     right="this is FlashAttention on tensor cores, written by you: lesson 06's rungs 4 and 5.",
     worth=_recorded("2_tiled queries=16", "5_padded"),
 )

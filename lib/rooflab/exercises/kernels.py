@@ -17,7 +17,8 @@ source)`. What the cell prints is text alone, the same on every machine with a c
 - `Exercise 03.4: not checked: ...` on a machine that cannot compile it, with what to install.
 - else `right` or `wrong` with the reason, and under it the first wrong element, every fault found, how each
   line of the source uses memory (sectors a request, share of the moved bytes that is used, bank conflicts),
-  and the targets, met or not. Line numbers are those of the cell, whose first line is the magic's.
+  and the targets, met or not: of memory, and of instructions as they are executed, whatever the source says.
+  Line numbers are those of the cell, whose first line is the magic's.
 
 The exercise itself is registered in lesson_NN.py:
 
@@ -72,13 +73,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class Target:
-    """Something asked of how memory is used: `value` reads it from the first trial (None: there is no such
-    access), `holds` judges it, `says` is the demand in words.
+    """Something asked of memory or of instructions: `value` reads it from the first trial (None: there is no
+    such access), `holds` judges it, `says` is the demand in words, `found` what the value is.
     """
 
     says: str
     value: Callable[[simt.Watch], float | None]
     holds: Callable[[float], bool]
+    found: str = "it is {:.3g}"
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,20 @@ def most_requests(buffer: str, most: int, access: str = "load") -> Target:
         rows = _rows(seen, buffer, access)
         return None if rows.empty else float(rows["requests"].sum())
 
-    return Target(f"at most {most} {access} requests to {buffer}", value, lambda got: got <= most)
+    says = f"at most {most} {access} requests to {buffer}"
+    return Target(says, value, lambda got: got <= most, "it is {:.0f}")
+
+
+def most_requests_a_warp(buffer: str, most: int, access: str = "load") -> Target:
+    """At most so many requests to `buffer` by any one warp of the first trial: the warps share the work."""
+
+    def value(seen: simt.Watch) -> float | None:
+        rows = seen.requests()
+        rows = rows[(rows["buffer"] == buffer) & (rows["access"] == access)]
+        return None if rows.empty else float(rows.groupby(["block", "warp"]).size().max())
+
+    says = f"at most {most} {access} requests to {buffer} by one warp"
+    return Target(says, value, lambda got: got <= most, "it is {:.0f}")
 
 
 def least_used(buffer: str, share: float, access: str = "load") -> Target:
@@ -204,6 +219,30 @@ def uses_shared() -> Target:
         return None if rows.empty else float(rows["requests"].sum())
 
     return Target("shared memory is read", value, lambda got: got > 0)
+
+
+def executes(instruction: str, least: int, most: int | None = None) -> Target:
+    """The first trial executes an instruction of simt.EXECUTED so often: products of matrices are counted a
+    warp, others a thread. A success line that names an instruction has this target.
+    """
+    who = "warps" if instruction.startswith("mma") else "threads"
+    bound = "exactly" if most == least else "at least"
+    return Target(
+        f"{bound} {least:,} {instruction} by {who}",
+        lambda seen: float(seen.executed(instruction)),
+        lambda got: least <= got and (most is None or got <= most),
+        "{:,.0f} executed",
+    )
+
+
+def no_conversion() -> Target:
+    """No thread makes an FP16 number of another kind of number; a constant is made by the compiler."""
+    return Target(
+        "no conversion to FP16 by threads",
+        lambda seen: float(seen.executed(simt.TO_HALF)),
+        lambda got: got == 0,
+        "{:,.0f} executed",
+    )
 
 
 # --- judging ------------------------------------------------------------------------------------------------
@@ -262,7 +301,7 @@ def judge(task: Task, source: str) -> Report:
         got = target.value(first)
         met = got is not None and target.holds(got)
         missed += not met
-        what = "there is none" if got is None else f"it is {got:.3g}"
+        what = "there is none" if got is None else target.found.format(got)
         details.append(("target", f"{target.says}: {what}, {'met' if met else 'not met'}"))
     if missed:
         return report("wrong", "the result is right, the target is not met.", details, [], first.lines())

@@ -139,7 +139,7 @@ def _floats(n: int) -> np.ndarray:
 @kernel_task(
     "00.1",
     entry="saxpy",
-    targets=[most_sectors("x", 4), most_sectors("z", 4, "store")],
+    targets=[most_requests("x", 16), most_sectors("x", 4), most_sectors("z", 4, "store")],
     right="every thread found its element, and the ones past the end left it alone.",
     worth=lambda: worth.takes("environment", environment.ramp()[0], "the course's rung with your index"),
 )

@@ -2,7 +2,7 @@
 
     simt.run(rung, grid, block, [x, y, ctypes.c_ulonglong(n)])           # a plain build: for the gate
     seen = simt.watch(rung, grid, block, [x, y, ctypes.c_ulonglong(n)])  # every load and store is looked at
-    seen.faults; seen.lines(); seen.requests(); seen.accesses()
+    seen.faults; seen.lines(); seen.requests(); seen.accesses(); seen.executed("__dp4a")
     with simt.watched_launches() as launches:                            # whatever an op launches
         gemv.gemv(a, x, target="cpu")
 
@@ -28,9 +28,22 @@ teaching. What it is not:
 - Linux with g++ or clang++ and binutils.
 """
 
+from rooflab.simt.abi import EXECUTED, TO_HALF
 from rooflab.simt.build import load
 from rooflab.simt.faults import Fault, KernelFault
 from rooflab.simt.run import Function, Limit, run
 from rooflab.simt.watching import Watch, watch, watched_launches
 
-__all__ = ["Fault", "Function", "KernelFault", "Limit", "Watch", "load", "run", "watch", "watched_launches"]
+__all__ = [
+    "EXECUTED",
+    "TO_HALF",
+    "Fault",
+    "Function",
+    "KernelFault",
+    "Limit",
+    "Watch",
+    "load",
+    "run",
+    "watch",
+    "watched_launches",
+]

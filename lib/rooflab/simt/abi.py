@@ -23,6 +23,18 @@ KINDS = (
     "wrong memory",
     "endless loop",
 )
+TO_HALF = "conversion to FP16"  # or to BF16, of what is no constant
+EXECUTED = (  # what is counted: the products of matrices by warps, the others by threads
+    "mma_m16n8k16_f16",
+    "mma_m16n8k8_f16",
+    "mma_m16n8k16_f16_sum_f16",
+    "mma_m16n8k8_f16_sum_f16",
+    "mma_m16n8k16_bf16",
+    "mma_m16n8k32_s8",
+    "mma_m8n8k16_s8",
+    "__dp4a",
+    TO_HALF,
+)
 WRITE, SOFT, ATOMIC = 1, 2, 4
 SHARED, NOWHERE = -1, -2
 
@@ -92,6 +104,7 @@ def runtime(path: str) -> ctypes.CDLL:
     library.simt_faults.restype = ctypes.POINTER(RawFault)
     library.simt_events.restype = pointer
     library.simt_image.restype = u64
+    library.simt_counts.restype = ctypes.POINTER(u64)
     return library
 
 
@@ -100,6 +113,12 @@ def faults(library: ctypes.CDLL) -> list[RawFault]:
     count = u64()
     found = library.simt_faults(ctypes.byref(count))
     return [found[k] for k in range(count.value)]
+
+
+def executed(library: ctypes.CDLL) -> dict[str, int]:
+    """How often the last launch executed each of EXECUTED."""
+    counts = library.simt_counts()
+    return {name: int(counts[k]) for k, name in enumerate(EXECUTED)}
 
 
 def events(library: ctypes.CDLL) -> tuple[np.ndarray, bool]:

@@ -39,7 +39,8 @@ LIMIT = Limit(600, 1 << 32)
 @dataclass(frozen=True)
 class Outcome:
     """What a launch left: the faults found and, where asked for, every access (see abi.EVENT), the source
-    lines of places, the names of regions and how many bytes after a multiple of 256 they start.
+    lines of places, the names of regions and how many bytes after a multiple of 256 they start; and how often
+    a watched launch executed each instruction that is counted (abi.EXECUTED).
     """
 
     faults: list[Fault]
@@ -47,6 +48,7 @@ class Outcome:
     lines: Mapping[int, str]
     names: Mapping[int, str]
     skews: Mapping[int, int]
+    executed: Mapping[str, int]
 
 
 def _triple(shape: int | Sequence[int]) -> tuple[int, int, int]:
@@ -210,6 +212,7 @@ def launch(
         if status < 0:
             raise LaunchError(f"{entry} cannot run: no memory for the stacks of its threads.")
         events, complete = abi.events(runtime)
+        executed = abi.executed(runtime)
         raw, base = abi.faults(runtime), int(runtime.simt_image())
         places = {*events["pc"].tolist(), *(f.pc for f in raw), *(f.other_pc for f in raw)} - {0}
         lines = source_lines(program, sorted(places), base)
@@ -223,7 +226,8 @@ def launch(
             f"{lines.get(int(events['pc'][-1]), 'a place without a line')}: take a smaller shape, or look "
             "for a loop without end."
         )
-    return Outcome(found, events, lines, regions, dict(enumerate(guarded.skews)) if guarded else {})
+    skews = dict(enumerate(guarded.skews)) if guarded else {}
+    return Outcome(found, events, lines, regions, skews, executed)
 
 
 # What a launch is handed to instead of being run, if anything: see watching.watched_launches.

@@ -37,6 +37,7 @@ std::unordered_map<uint64_t, Known> published;
 std::vector<Image> images;
 char* tls;
 uint64_t tls_size, now, dropped_events, steps;
+uint64_t counts[SIMT_COUNTED];
 bool stopped;
 volatile sig_atomic_t interrupted;
 
@@ -361,6 +362,7 @@ int simt_launch(const Launch* description) {
   blocks.clear();
   interrupted = 0;
   self = nullptr, entered = nullptr, stopped = false, now = 0, dropped_events = 0, steps = 0;
+  memset(counts, 0, sizeof counts);
   tls = nullptr, tls_size = 0;
   dl_iterate_phdr(find_image, nullptr);
   if (launch->variable_count && !tls) return -1;
@@ -406,7 +408,10 @@ const Event* simt_events(uint64_t* count, uint64_t* dropped) {
   *dropped = dropped_events;
   return *count = events.size(), events.data();
 }
+const uint64_t* simt_counts(void) { return counts; }
 uint64_t simt_image(void) { return images.empty() ? 0 : images[0].start; }
+
+void simt_count(int what) { ++counts[what]; }
 
 void simt_yield(void) {
   self->spun = 1, self->again = false, self->waits_at = uint64_t(__builtin_return_address(0));

@@ -197,6 +197,7 @@ extern std::unordered_map<uint64_t, Known> published;
 extern std::vector<Image> images;
 extern char* tls;
 extern uint64_t tls_size, now, dropped_events, steps;
+extern uint64_t counts[SIMT_COUNTED];  // executed: products by warps, the others by threads
 extern bool stopped;
 extern volatile sig_atomic_t interrupted;
 

@@ -79,10 +79,12 @@ void matrices(const Fibre& f, Fibre** lanes, unsigned present) {
   }
   const void* operands[32];
   for (int k = 0; k < 32; ++k) operands[k] = reinterpret_cast<const void*>(lanes[k]->value[0]);
-  if (f.operation == SIMT_PRODUCT)
+  if (f.operation == SIMT_PRODUCT) {
+    ++counts[f.argument];
     multiply(reinterpret_cast<const Product* const*>(operands), f.argument);
-  else
+  } else {
     hand_out(reinterpret_cast<const Rows* const*>(operands), f.argument);
+  }
 }
 
 }  // namespace

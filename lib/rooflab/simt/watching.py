@@ -38,6 +38,12 @@ class Watch:
     faults: list[Fault]
     outcome: Outcome = field(repr=False)
 
+    def executed(self, instruction: str) -> int:
+        """How often warps executed a product of matrices ("mma_m16n8k16_f16"), or threads "__dp4a" or
+        abi.TO_HALF.
+        """
+        return self.outcome.executed[instruction]
+
     def accesses(self) -> pd.DataFrame:
         """Every load and store, in the order they happened: source line, access (load, store, or atomic for
         what reads and writes at once), space

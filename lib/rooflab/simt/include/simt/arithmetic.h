@@ -82,11 +82,13 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
 
 // Four products of signed (unsigned) bytes added to c, wrapping.
 static inline int __dp4a(int a, int b, int c) {
+  SIMT_COUNT(SIMT_DP4A);
   unsigned sum = unsigned(c);
   for (int k = 0; k < 32; k += 8) sum += unsigned(int(int8_t(unsigned(a) >> k)) * int(int8_t(unsigned(b) >> k)));
   return int(sum);
 }
 static inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+  SIMT_COUNT(SIMT_DP4A);
   for (int k = 0; k < 32; k += 8) c += (a >> k & 0xff) * (b >> k & 0xff);
   return c;
 }

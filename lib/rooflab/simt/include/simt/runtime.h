@@ -15,6 +15,9 @@ enum SimtProduct {  // mma.sync by shape and kinds of numbers
   SIMT_M16N8K16_F16, SIMT_M16N8K8_F16, SIMT_M16N8K16_F16_SUM_F16, SIMT_M16N8K8_F16_SUM_F16, SIMT_M16N8K16_BF16,
   SIMT_M16N8K32_S8, SIMT_M8N8K16_S8
 };
+enum SimtCounted {  // instructions that are counted: the products, then these
+  SIMT_DP4A = SIMT_M8N8K16_S8 + 1, SIMT_TO_SMALL, SIMT_COUNTED
+};
 enum SimtBarrier { SIMT_PLAIN, SIMT_BARRIER_AND, SIMT_BARRIER_OR, SIMT_BARRIER_COUNT };
 
 extern "C" {
@@ -29,6 +32,7 @@ void simt_atomic_read(void* to, const void* from, int size, int wait);
 void simt_atomic_write(void* to, const void* from, int size);
 void simt_yield(void);  // let other threads run first
 void simt_trap(const char* file, int line);
+void simt_count(int what);  // this thread executes one of SimtCounted
 // d += a b by a whole warp: each lane's registers, see common/ptx.cuh.
 void simt_product(int kind, void* d, const unsigned* a, const unsigned* b, const char* file, int line);
 // `count` matrices of 8 x 8 16-bit elements from the rows whose addresses the lanes give; -count transposes them.
@@ -40,4 +44,11 @@ void simt_copy_commit(void);
 void simt_copy_wait(int pending);
 }
 
+#ifdef ROOFLAB_WATCHED
+#define SIMT_COUNT(WHAT) simt_count(WHAT)
+#else
+#define SIMT_COUNT(WHAT) ((void)0)
+#endif
+// Within it the compiler sees whether a caller's argument is a constant.
+#define SIMT_INLINE inline __attribute__((always_inline))
 #define SIMT_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()

@@ -40,16 +40,21 @@ struct alignas(2) SimtSmall {
     const uint16_t most = way == SIMT_RN || up ? INFINITE : INFINITE - 1;
     return of_bits(sign | uint16_t(whole < INFINITE ? whole : most));
   }
+  // A conversion: of a constant the GPU's compiler makes it, so that no thread executes it.
+  static SIMT_INLINE SimtSmall converted(double exact, bool constant, SimtRounding way = SIMT_RN) {
+    if (!constant) SIMT_COUNT(SIMT_TO_SMALL);
+    return rounded(exact, way);
+  }
 
   SimtSmall() = default;
-  SimtSmall(float v) { *this = rounded(v); }
-  SimtSmall(double v) { *this = rounded(v); }
-  SimtSmall(int v) { *this = rounded(v); }
-  SimtSmall(unsigned v) { *this = rounded(v); }
-  SimtSmall(short v) { *this = rounded(v); }
-  SimtSmall(unsigned short v) { *this = rounded(v); }
-  SimtSmall(long long v) { *this = rounded(simt_odd(v)); }
-  SimtSmall(unsigned long long v) { *this = rounded(simt_odd(v)); }
+  SIMT_INLINE SimtSmall(float v) { *this = converted(v, __builtin_constant_p(v)); }
+  SIMT_INLINE SimtSmall(double v) { *this = converted(v, __builtin_constant_p(v)); }
+  SIMT_INLINE SimtSmall(int v) { *this = converted(v, __builtin_constant_p(v)); }
+  SIMT_INLINE SimtSmall(unsigned v) { *this = converted(v, __builtin_constant_p(v)); }
+  SIMT_INLINE SimtSmall(short v) { *this = converted(v, __builtin_constant_p(v)); }
+  SIMT_INLINE SimtSmall(unsigned short v) { *this = converted(v, __builtin_constant_p(v)); }
+  SIMT_INLINE SimtSmall(long long v) { *this = converted(simt_odd(v), __builtin_constant_p(v)); }
+  SIMT_INLINE SimtSmall(unsigned long long v) { *this = converted(simt_odd(v), __builtin_constant_p(v)); }
   operator float() const {
     const uint32_t sign = uint32_t(bits & 0x8000) << 16, rest = uint32_t(bits & 0x7fff) << (23 - MANTISSA);
     if ((bits & INFINITE) == INFINITE) return simt_bits<float>(sign | 0x7f800000u | rest);

@@ -98,7 +98,7 @@ inline bool simt_ordered(T a, T b) { return float(a) == float(a) && float(b) == 
   inline bool __h##NAME(SimtSmall<M, L> a, SimtSmall<M, L> b) { return HOLDS; }                             \
   template <typename T>                                                                                    \
   inline SimtPair<T> __h##NAME##2(SimtPair<T> a, SimtPair<T> b) {                                           \
-    return {T(float(__h##NAME(a.x, b.x))), T(float(__h##NAME(a.y, b.y)))};                                 \
+    return {T::rounded(__h##NAME(a.x, b.x)), T::rounded(__h##NAME(a.y, b.y))};                             \
   }                                                                                                        \
   template <typename T>                                                                                    \
   inline unsigned __h##NAME##2_mask(SimtPair<T> a, SimtPair<T> b) {                                         \
@@ -118,7 +118,7 @@ SIMT_COMPARE(ge, >=)
 template <int M, int L>
 inline bool __hisnan(SimtSmall<M, L> a) { return float(a) != float(a); }
 template <typename T>
-inline SimtPair<T> __hisnan2(SimtPair<T> a) { return {T(float(__hisnan(a.x))), T(float(__hisnan(a.y)))}; }
+inline SimtPair<T> __hisnan2(SimtPair<T> a) { return {T::rounded(__hisnan(a.x)), T::rounded(__hisnan(a.y))}; }
 template <int M, int L>
 inline int __hisinf(SimtSmall<M, L> a) { return isinf(float(a)) ? (a.bits & 0x8000 ? -1 : 1) : 0; }
 
@@ -127,8 +127,8 @@ inline float __low2float(SimtPair<T> a) { return a.x; }
 template <typename T>
 inline float __high2float(SimtPair<T> a) { return a.y; }
 
-static inline __half __float2half(float v) { return __half(v); }
-static inline __half __double2half(double v) { return __half(v); }
+static SIMT_INLINE __half __float2half(float v) { return __half(v); }
+static SIMT_INLINE __half __double2half(double v) { return __half(v); }
 static inline float __half2float(__half v) { return v; }
 static inline unsigned short __half_as_ushort(__half v) { return v.bits; }
 static inline short __half_as_short(__half v) { return short(v.bits); }
@@ -137,9 +137,9 @@ static inline __half __short_as_half(short v) { return __half::of_bits(uint16_t(
 static inline __half2 make_half2(__half a, __half b) { return {a, b}; }
 static inline __half2 __halves2half2(__half a, __half b) { return {a, b}; }
 static inline __half2 __half2half2(__half a) { return {a, a}; }
-static inline __half2 __float2half2_rn(float v) { return {v, v}; }
-static inline __half2 __floats2half2_rn(float a, float b) { return {a, b}; }
-static inline __half2 __float22half2_rn(float2 v) { return {v.x, v.y}; }
+static SIMT_INLINE __half2 __float2half2_rn(float v) { return {v, v}; }
+static SIMT_INLINE __half2 __floats2half2_rn(float a, float b) { return {a, b}; }
+static SIMT_INLINE __half2 __float22half2_rn(float2 v) { return {v.x, v.y}; }
 static inline float2 __half22float2(__half2 v) { return make_float2(v.x, v.y); }
 static inline __half __low2half(__half2 v) { return v.x; }
 static inline __half __high2half(__half2 v) { return v.y; }
@@ -149,17 +149,17 @@ static inline __half2 __lows2half2(__half2 a, __half2 b) { return {a.x, b.x}; }
 static inline __half2 __highs2half2(__half2 a, __half2 b) { return {a.y, b.y}; }
 static inline __half2 __lowhigh2highlow(__half2 v) { return {v.y, v.x}; }
 
-static inline __nv_bfloat16 __float2bfloat16(float v) { return __nv_bfloat16(v); }
-static inline __nv_bfloat16 __double2bfloat16(double v) { return __nv_bfloat16(v); }
+static SIMT_INLINE __nv_bfloat16 __float2bfloat16(float v) { return __nv_bfloat16(v); }
+static SIMT_INLINE __nv_bfloat16 __double2bfloat16(double v) { return __nv_bfloat16(v); }
 static inline float __bfloat162float(__nv_bfloat16 v) { return v; }
 static inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 v) { return v.bits; }
 static inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short v) { return __nv_bfloat16::of_bits(v); }
 static inline __nv_bfloat162 make_bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) { return {a, b}; }
 static inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) { return {a, b}; }
 static inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 a) { return {a, a}; }
-static inline __nv_bfloat162 __float2bfloat162_rn(float v) { return {v, v}; }
-static inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {a, b}; }
-static inline __nv_bfloat162 __float22bfloat162_rn(float2 v) { return {v.x, v.y}; }
+static SIMT_INLINE __nv_bfloat162 __float2bfloat162_rn(float v) { return {v, v}; }
+static SIMT_INLINE __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {a, b}; }
+static SIMT_INLINE __nv_bfloat162 __float22bfloat162_rn(float2 v) { return {v.x, v.y}; }
 static inline float2 __bfloat1622float2(__nv_bfloat162 v) { return make_float2(v.x, v.y); }
 static inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 v) { return v.x; }
 static inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 v) { return v.y; }
@@ -181,12 +181,16 @@ inline To simt_whole(double v, SimtRounding way) {
   return whole >= double(Limits::max()) ? Limits::max() : To(whole);
 }
 #define SIMT_CONVERT(SMALL, T, NAME, TYPE, WIDE, SUFFIX, WAY)                                                      \
-  static inline T __##NAME##2##SMALL##_##SUFFIX(TYPE v) { return T::rounded(simt_odd(WIDE(v)), WAY); }             \
+  static SIMT_INLINE T __##NAME##2##SMALL##_##SUFFIX(TYPE v) {                                                     \
+    return T::converted(simt_odd(WIDE(v)), __builtin_constant_p(v), WAY);                                          \
+  }                                                                                                                \
   static inline TYPE __##SMALL##2##NAME##_##SUFFIX(T v) { return simt_whole<TYPE>(float(v), WAY); }
 typedef unsigned long long simt_unsigned;
 typedef long long simt_signed;
 #define SIMT_CONVERSIONS(SMALL, T, SUFFIX, WAY)                                                                    \
-  static inline T __float2##SMALL##_##SUFFIX(float v) { return T::rounded(v, WAY); }                               \
+  static SIMT_INLINE T __float2##SMALL##_##SUFFIX(float v) {                                                       \
+    return T::converted(v, __builtin_constant_p(v), WAY);                                                          \
+  }                                                                                                                \
   SIMT_CONVERT(SMALL, T, int, int, simt_signed, SUFFIX, WAY)                                                       \
   SIMT_CONVERT(SMALL, T, uint, unsigned, simt_unsigned, SUFFIX, WAY)                                               \
   SIMT_CONVERT(SMALL, T, short, short, simt_signed, SUFFIX, WAY)                                                   \

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from rooflab.studies import drawn
-from rooflab.view.diagram import svg
+from rooflab.view.diagram import svg, tile_softmax
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, SKY, Canvas, Drawing, shade, single
 
 
@@ -139,9 +139,12 @@ def fragments(product: str = "m16n8k16_f16", rows: pd.DataFrame | None = None, l
     return single(f"Who holds what of one product, {product}", ". ".join(said) + ".", canvas)
 
 
-def attention_tiles(rows: pd.DataFrame | None = None, block: int | None = None) -> Drawing:
+def attention_tiles(
+    rows: pd.DataFrame | None = None, block: int | None = None, text: str | None = None
+) -> Drawing:
     """A block's tile of queries and the tiles of keys and values that it walks through under the causal mask,
-    step by step, in the order in which the kernel loaded them on the CPU.
+    step by step, in the order in which the kernel loaded them on the CPU; below each the numbers of one
+    query's softmax after that tile, by the kernel's statements (`text` replaces its source).
     """
     regions = drawn.read("regions", "tiles") if rows is None else rows
     keys, queries = (regions[regions["buffer"] == name] for name in ("k", "q"))
@@ -151,6 +154,9 @@ def attention_tiles(rows: pd.DataFrame | None = None, block: int | None = None) 
     tile = int(own["rows"])
     side = 168.0
     unit = side / context
+    walked = [(int(part["row"]), int(part["rows"])) for _, part in mine.iterrows()]
+    states = tile_softmax.after_tiles(int(own["row"]), tile, walked, text)
+    query = tile_softmax.telling(states)
     frames = []
     for step in range(len(mine)):
         canvas = Canvas(262)
@@ -172,6 +178,12 @@ def attention_tiles(rows: pd.DataFrame | None = None, block: int | None = None) 
                 canvas.cell(x, y, width, tile * unit, "S" if k == step else "", fill, 14)
         canvas.text(left, top + side + 15, f"keys 0 to {context - 1}", svg.SMALL)
         canvas.text(left - 4, top + 12, "queries", svg.SMALL, "end")
+        line = y + (query + 0.5) * unit
+        canvas.line([(left, line), (left + side, line)], 0.8, dashed=True)
+        canvas.text(
+            0, top + side + 36, f"Query {int(own['row']) + query}, dashed; out = o ÷ row_sum:", svg.SMALL
+        )
+        tile_softmax.draw_numbers(canvas, top + side + 53, states[step], query)
         part = mine.iloc[step]
         frames.append((f"keys {part['row']} to {part['row'] + part['rows'] - 1}", canvas))
     each = keys.groupby("block").size()
@@ -182,7 +194,9 @@ def attention_tiles(rows: pd.DataFrame | None = None, block: int | None = None) 
         f"A block keeps its {tile} queries (from row {int(own['row'])} on) and loads "
         f"{len(mine)} tiles of {int(mine['rows'].iloc[0])} keys and values one after another; "
         f"S, their scores, stays in registers. Tiles beyond the causal diagonal are never loaded: "
-        f"tiles a block are {count}."
+        f"tiles a block are {count}. After each tile query {int(own['row']) + query} has "
+        + "; ".join(", ".join(f"{n} {x}" for n, x in tile_softmax.numbers(state, query)) for state in states)
+        + "."
     )
     return Drawing("One tile of queries, tiles of keys sliding past", says, frames, across=2)
 

@@ -18,6 +18,7 @@ from rooflab.view.diagram.choices import choice
 from rooflab.view.diagram.clocks import clocks
 from rooflab.view.diagram.columns import holders, partial_scores
 from rooflab.view.diagram.context import split_context, words_of_a_row
+from rooflab.view.diagram.copies import keys_and_values, ring_of_a_warp, tiles_along_k
 from rooflab.view.diagram.counters import where_counted
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row, shots
 from rooflab.view.diagram.exchange import block_sum
@@ -31,6 +32,7 @@ from rooflab.view.diagram.key_loads import key_loads
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
+from rooflab.view.diagram.mmq_blocks import divided_along_k, warpgroups_take_turns
 from rooflab.view.diagram.model import one_token
 from rooflab.view.diagram.nan_leak import nan_leak
 from rooflab.view.diagram.number_lines import Line, number_lines
@@ -61,6 +63,7 @@ from rooflab.view.diagram.tiles import (
 from rooflab.view.diagram.two_warps import half_apart
 from rooflab.view.diagram.verdicts import Judged, verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
+from rooflab.view.diagram.wide_stores import lanes_store
 from rooflab.view.diagram.words import byte_to_half, dp4a, nibbles, to_half
 
 __all__ = [
@@ -92,6 +95,7 @@ __all__ = [
     "crossings",
     "dealt",
     "dependent_launch",
+    "divided_along_k",
     "dp4a",
     "four_changes",
     "fragments",
@@ -104,6 +108,8 @@ __all__ = [
     "in_turns",
     "issue_slots",
     "key_loads",
+    "keys_and_values",
+    "lanes_store",
     "launch",
     "launches_of_a_layer",
     "layer",
@@ -125,6 +131,7 @@ __all__ = [
     "q8_layouts",
     "readings",
     "ring",
+    "ring_of_a_warp",
     "row_loads",
     "rows_and_columns",
     "rung_tree",
@@ -135,6 +142,7 @@ __all__ = [
     "split_k",
     "split_layer",
     "tile_order",
+    "tiles_along_k",
     "to_half",
     "tokens_share_a_tile",
     "two_clocks",
@@ -142,6 +150,7 @@ __all__ = [
     "verdicts",
     "warp_requests",
     "warp_roles",
+    "warpgroups_take_turns",
     "warps_on_weights",
     "ways",
     "ways_to_multiply",

@@ -219,16 +219,19 @@ class Drawing:
             f'<g class="heading">{heading.body()}</g>{"".join(parts)}</svg>'
         )
 
-    def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
+    def html(self) -> str:
+        """The drawing as an image with its alternative text, for what is written as HTML, such as a fold."""
         # An image of its own, as code hosts show it: they strip or break SVG that is written into a page.
         svg = self.svg()
         coded, words = base64.b64encode(svg.encode()).decode(), f"{self.title}. {self.says}"
         width = svg.partition(' width="')[2].partition('"')[0]
-        image = (
+        return (
             f'<div class="rooflab-drawing"><img src="data:image/svg+xml;base64,{coded}" '
             f'alt="{escape(words)}" width="{width}" style="max-width:100%;height:auto"></div>'
         )
-        return {"text/html": image, "text/plain": words}
+
+    def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
+        return {"text/html": self.html(), "text/plain": f"{self.title}. {self.says}"}
 
     def show(self) -> None:
         """Put the drawing on the notebook's page: an SVG image with its words as alternative text."""

@@ -205,21 +205,23 @@ def _drawn(ways: Sequence[Way], heading: str, tiles: int, copy: float, after: st
     for way, run in runs:
         canvas.text(0, y + 12, way.title, bold=True)
         y += 20
+        boxes = list[tuple[float, float, float, float, str, str]]()
         for name, items in _slots(run, way.program.slots):
             canvas.text(0, y + 14, name, svg.SMALL)
-            canvas.rect(left, y, run.end * unit, 20, NONE, 0.3)
+            boxes.append((left, y, run.end * unit, 20, "", NONE))
             for bar in items:
                 x, full = left + bar.start * unit, run.done[bar.row, bar.tile] - bar.end
-                canvas.cell(x, y, copy * unit, 20, f"copy {bar.row}{bar.tile}", GREY, svg.SMALL - 1)
-                canvas.cell(x + copy * unit, y, full * unit, 20, f"{bar.row}{bar.tile}", PALE)
+                boxes.append((x, y, copy * unit, 20, f"copy {bar.row}{bar.tile}", GREY))
+                boxes.append((x + copy * unit, y, full * unit, 20, f"{bar.row}{bar.tile}", PALE))
             y += 23
         canvas.text(0, y + 16, way.who, svg.SMALL)
-        canvas.rect(left, y, run.end * unit, 24, NONE, 0.3)
+        boxes.append((left, y, run.end * unit, 24, "", NONE))
         for bar in run.uses:
             fill, wide = _FILLS.get(bar.what, BLUE), (bar.end - bar.start) * unit
             label = f"{bar.what} {bar.tile}" if bar.what == "×" else f"{bar.what}{bar.tile}"
-            canvas.cell(left + bar.start * unit, y, wide, 24, "" if fill == AMBER else label, fill)
+            boxes.append((left + bar.start * unit, y, wide, 24, "" if fill == AMBER else label, fill))
             names.add(bar.what)
+        canvas.boxes(boxes)
         words = f"{run.end:g} steps, {run.waited:g} of them waits"
         canvas.text(left, y + 37, words, svg.SMALL)
         y += 54

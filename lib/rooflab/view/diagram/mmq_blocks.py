@@ -108,14 +108,14 @@ def warpgroups_take_turns(chip: Device, text: str | None = None) -> Drawing:
     y += 27
     canvas.text(0, y + 15, "tensor cores", svg.SMALL)
     canvas.rect(left, y, end * unit, 22, NONE, 0.3)
-    for bar in (bar for bar in bars if bar.row == "tensor cores"):
-        canvas.cell(left + bar.start * unit, y, product * unit, 22, f"{bar.tile}", BLUE, 10)
+    dots = [bar for bar in bars if bar.row == "tensor cores"]
+    canvas.boxes([(left + bar.start * unit, y, product * unit, 22, f"{bar.tile}", BLUE) for bar in dots])
     y += 27
     for group in range(turns.groups):
         canvas.text(0, y + 15, f"warpgroup {group}", svg.SMALL)
         canvas.rect(left, y, end * unit, 22, NONE, 0.3)
-        for bar in (bar for bar in bars if bar.row == f"warpgroup {group}"):
-            canvas.cell(left + bar.start * unit, y, scale * unit, 22, f"{bar.tile}", AMBER, 10)
+        mine = [bar for bar in bars if bar.row == f"warpgroup {group}"]
+        canvas.boxes([(left + bar.start * unit, y, scale * unit, 22, f"{bar.tile}", AMBER) for bar in mine])
         y += 25
     busy = sum(bar.end - bar.start for bar in bars if bar.row == "tensor cores") / end
     scales = sum(bar.end - bar.start for bar in bars if bar.what == "scale") / end
@@ -142,7 +142,7 @@ class Piece(NamedTuple):
 
     tile: int
     begin: int
-    count: int
+    steps: int
 
 
 def pieces(block: int, blocks: int, tiles: int, steps: int, sharers: int) -> list[Piece]:
@@ -187,13 +187,13 @@ def divided_along_k(tiles: int = 6, steps: int = 4, blocks: int = 4) -> Drawing:
             now = 0
             for piece in pieces(block, blocks, tiles, steps, sharers):
                 part = (
-                    f", steps {piece.begin + 1} to {piece.begin + piece.count}" if piece.count < steps else ""
+                    f", steps {piece.begin + 1} to {piece.begin + piece.steps}" if piece.steps < steps else ""
                 )
                 fill = SKY if part else PALE
                 words = f"tile {piece.tile}{part}"
-                canvas.cell(left + now * unit, y + 25 * block, piece.count * unit, 22, words, fill)
-                now += piece.count
-                if piece.begin + piece.count < steps:
+                canvas.cell(left + now * unit, y + 25 * block, piece.steps * unit, 22, words, fill)
+                now += piece.steps
+                if piece.begin + piece.steps < steps:
                     arrows.append((block, now))
             ends.append(now)
         for block, at in arrows:

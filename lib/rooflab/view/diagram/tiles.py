@@ -34,11 +34,14 @@ def accumulators(product: str = "m16n8k32_s8", rows: pd.DataFrame | None = None,
     top = _operands(canvas, high, wide, depth)
     for column in range(wide):
         canvas.text(left + (column + 0.5) * size, top - 6, f"{column}", svg.SMALL, "middle")
-    for (row, column), (owner, place) in sorted(held.items()):
-        x, y = left + column * size, top + row * tall
-        canvas.cell(x, y, size, tall, f"{owner}.{place}", shade(owner), 11)
-        if column == 0:
-            canvas.text(left - 8, y + 14, f"row {row}", svg.SMALL, "end")
+    canvas.boxes(
+        [
+            (left + column * size, top + row * tall, size, tall, f"{owner}.{place}", shade(owner))
+            for (row, column), (owner, place) in sorted(held.items())
+        ]
+    )
+    for row in range(high):
+        canvas.text(left - 8, top + row * tall + 14, f"row {row}", svg.SMALL, "end")
     mine = sorted(place for place, (owner, _) in held.items() if owner == lane)
     for row, column in mine:
         canvas.frame(left + column * size, top + row * tall, size, tall)
@@ -162,8 +165,8 @@ def attention_tiles(
         canvas = Canvas(262)
         left, top = 64.0, 42.0
         canvas.rect(left, top, side, side, NONE, 0.8)
-        seen = [(r, c) for r in range(0, context, 16) for c in range(0, context, 16) if c <= r]
-        canvas.cells([(left + c * unit, top + r * unit) for r, c in seen], 16 * unit, 16 * unit, PALE, 0.15)
+        rows_seen = [(left, top + r * unit, (r + 16) * unit) for r in range(0, context, 16)]
+        canvas.boxes([(x, y, wide, 16 * unit, "", PALE) for x, y, wide in rows_seen])
         y = top + int(own["row"]) * unit
         canvas.cell(0, y, 56, tile * unit, "Q, fixed", BLUE, 12)
         canvas.text(0, y - 5, f"from {int(own['row'])}", svg.SMALL)

@@ -82,10 +82,14 @@ def lanes_store(texts: dict[str, str] | None = None) -> Drawing:
         canvas.text(0, y + 12, f"Rung {name.partition('_')[0]}: {words} for {_COLUMNS} columns", bold=True)
         y += 20
         canvas.text(0, y + 14, "held by", svg.SMALL)
-        for lane, columns in enumerate(one.held):
-            for column in columns[::2]:
-                x = left + column * _BYTES * unit
-                canvas.cell(x, y, 2 * _BYTES * unit, 18, f"{lane}", shade(10 * lane), 10)
+        pairs = [(lane, column) for lane, columns in enumerate(one.held) for column in columns[::2]]
+        two = 2 * _BYTES * unit
+        canvas.boxes(
+            [
+                (left + column * _BYTES * unit, y, two, 18, f"{lane}", shade(10 * lane))
+                for lane, column in pairs
+            ]
+        )
         y += 26
         canvas.text(0, y + 12, "first store:", svg.SMALL)
         canvas.text(0, y + 26, f"{_ROWS} rows", svg.SMALL)
@@ -94,9 +98,13 @@ def lanes_store(texts: dict[str, str] | None = None) -> Drawing:
             fill = AMBER if k in touched else NONE
             rows = [(left + k * sector * unit, y + 14 * row) for row in range(_ROWS)]
             canvas.cells(rows, sector * unit, 14, fill)
-        for lane, place in enumerate(one.places):
-            x, top = left + place * unit, y + 14 * (lane // _QUAD)
-            canvas.cell(x, top, one.width * unit, 14, f"{lane}", shade(10 * (lane % _QUAD)), 10)
+        canvas.boxes(
+            [
+                (left + place * unit, y + 14 * (lane // _QUAD), one.width * unit, 14, f"{lane}", fill)
+                for lane, place in enumerate(one.places)
+                for fill in [shade(10 * (lane % _QUAD))]
+            ]
+        )
         y += 14 * _ROWS
         words = f"of each row {one.written} bytes, {share:.0%} of {counted(one.sectors, 'sector')}"
         canvas.text(left, y + 14, words, svg.SMALL)

@@ -15,7 +15,15 @@ from rooflab.ops import mmq
 from rooflab.paths import KERNELS
 from rooflab.studies import attention, attention_work, drawn
 from rooflab.view import diagram
-from rooflab.view.diagram import copies, mmq_blocks, svg, tile_softmax, wide_stores
+from rooflab.view.diagram import (
+    copies,
+    full_and_empty,
+    mmq_blocks,
+    over_time,
+    svg,
+    tile_softmax,
+    wide_stores,
+)
 
 H200 = device.get("h200")
 DRAWN = {
@@ -25,6 +33,7 @@ DRAWN = {
     "turns": lambda: diagram.warpgroups_take_turns(H200),
     "divided": diagram.divided_along_k,
     "stores": diagram.lanes_store,
+    "tiles": diagram.attention_tiles,
 }
 
 
@@ -72,6 +81,56 @@ def test_a_kernel_that_does_not_rescale_is_drawn_with_other_numbers():
         assert other.says != diagram.attention_tiles().says
     with pytest.raises(UsageError, match="no loop over tiles that makes weights"):
         tile_softmax.statements("")
+
+
+# --- 06b: the ring of rung 11, and products beside the softmax ----------------------------------------------
+
+TAKES = over_time.Lengths(0.5, 1.0, 0.6)
+
+
+def test_rung_11_s_consumers_take_the_steps_of_rung_9_s():
+    nine = over_time.program(over_time.rung().path.read_text())
+    eleven = full_and_empty.program(full_and_empty.rung().path.read_text())
+    runs = [over_time.simulate(steps, 5, 2, TAKES).bars for steps in (nine, eleven)]
+    assert runs[0] == runs[1]
+
+
+def test_a_slot_is_asked_for_only_once_it_was_released():
+    run = full_and_empty.run_of(TAKES, 6)
+    assert [run.claimed[item] for item in range(4)] == [0, 0, 0, 0], "one thread asks ahead"
+    for item, asked in run.claimed.items():
+        if item >= 4:
+            assert asked >= run.empty[item - 4] and asked >= run.claimed[item - 1]
+        assert run.full[item] >= asked + TAKES.copy - 1e-9
+    text = full_and_empty.rung().path.read_text()
+    alone = full_and_empty.run_of(TAKES, 6, text.replace("tma_copy_box", "copy_box"))
+    assert alone.claimed[1] == alone.full[0], "without the engine a copy waits for the one before"
+    stuck = text.replace("            release(v_empty, v_slot);\n", "")
+    assert stuck != text
+    with pytest.raises(UsageError, match="waits for a slot that item . never leaves"):
+        full_and_empty.run_of(TAKES, 6, stuck)
+
+
+def test_frames_of_the_ring_name_the_barriers_of_the_source():
+    drawing = diagram.ring(TAKES)
+    bodies = [canvas.body() for _, canvas in drawing.frames]
+    assert len(bodies) == 7 and all(f"{kind}[1]" in bodies[0] for kind in ("k_full", "v_empty"))
+    assert "producer: waits at k_empty[0] for K2" in bodies[0] and "wait at k_full[0]" in bodies[0]
+    assert "never waits" in diagram.ring(TAKES, tiles=2).title
+    text = full_and_empty.rung().path.read_text()
+    with pytest.raises(UsageError, match="no full and empty barriers"):
+        diagram.ring(TAKES, text=text.replace("v_empty", "v_read"))
+    with pytest.raises(UsageError, match="no loop over tiles"):
+        full_and_empty.program("")
+
+
+def test_the_pipeline_s_frames_show_what_runs_beside_each_softmax():
+    captions = [caption for caption, _ in diagram.pipeline(TAKES).frames]
+    beside = ["no product runs", "PV0 goes on", "PV1 goes on"]
+    assert captions[1:] == [f"softmax of tile {t}: {words}" for t, words in enumerate(beside)]
+    late = over_time.rung().path.read_text().replace("warpgroup_wait<1>();", "warpgroup_wait<0>();")
+    alone = [caption for caption, _ in diagram.pipeline(TAKES, text=late).frames][1:]
+    assert all(caption.endswith("no product runs") for caption in alone)
 
 
 # --- copies and what uses them ------------------------------------------------------------------------------

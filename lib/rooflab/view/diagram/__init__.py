@@ -22,6 +22,7 @@ from rooflab.view.diagram.copies import keys_and_values, ring_of_a_warp, tiles_a
 from rooflab.view.diagram.counters import where_counted
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row, shots
 from rooflab.view.diagram.exchange import block_sum
+from rooflab.view.diagram.full_and_empty import ring
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
 from rooflab.view.diagram.handovers import dependent_launch, launches_of_a_layer
@@ -36,7 +37,7 @@ from rooflab.view.diagram.mmq_blocks import divided_along_k, warpgroups_take_tur
 from rooflab.view.diagram.model import one_token
 from rooflab.view.diagram.nan_leak import nan_leak
 from rooflab.view.diagram.number_lines import Line, number_lines
-from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring
+from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline
 from rooflab.view.diagram.passes import passes
 from rooflab.view.diagram.pools import captured_address
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights

@@ -98,13 +98,12 @@ def lanes_store(texts: dict[str, str] | None = None) -> Drawing:
             fill = AMBER if k in touched else NONE
             rows = [(left + k * sector * unit, y + 14 * row) for row in range(_ROWS)]
             canvas.cells(rows, sector * unit, 14, fill)
-        canvas.boxes(
-            [
-                (left + place * unit, y + 14 * (lane // _QUAD), one.width * unit, 14, f"{lane}", fill)
-                for lane, place in enumerate(one.places)
-                for fill in [shade(10 * (lane % _QUAD))]
-            ]
-        )
+        boxes = []
+        for lane, place in enumerate(one.places):
+            row, fill = lane // _QUAD, shade(10 * (lane % _QUAD))
+            words = f"{lane}" if row in (0, 1, _ROWS - 1) else ""
+            boxes.append((left + place * unit, y + 14.0 * row, one.width * unit, 14.0, words, fill))
+        canvas.boxes(boxes)
         y += 14 * _ROWS
         words = f"of each row {one.written} bytes, {share:.0%} of {counted(one.sectors, 'sector')}"
         canvas.text(left, y + 14, words, svg.SMALL)

@@ -15,6 +15,7 @@ from rooflab.ops import mmq
 from rooflab.paths import KERNELS
 from rooflab.studies import attention, attention_work, drawn
 from rooflab.view import diagram
+from rooflab.view.access_diagram import Request
 from rooflab.view.diagram import (
     copies,
     full_and_empty,
@@ -282,3 +283,17 @@ def test_another_address_stores_other_bytes():
     assert diagram.lanes_store({"15_warp_vote": apart}).says != diagram.lanes_store().says
     with pytest.raises(UsageError, match="no store of outputs"):
         wide_stores.store_of("")
+
+
+# --- 05: requests -------------------------------------------------------------------------------------------
+
+
+def test_lanes_lie_in_the_sectors_that_they_touch():
+    before = tuple(34 * (lane // 8) + 2 + 4 * (lane % 8) for lane in range(32))
+    blocks, planes = Request(before, 4, "blocks"), Request(tuple(range(0, 512, 16)), 16, "planes")
+    drawing = diagram.lanes_in_sectors([blocks, planes])
+    assert "blocks: 32 lanes ask for 128 bytes of 5 sectors" in drawing.says
+    assert "planes: 32 lanes ask for 512 bytes of 16 sectors" in drawing.says
+    assert len(drawing.svg()) < 14_000
+    shifted = diagram.lanes_in_sectors([Request(tuple(place + 32 for place in before), 4, "blocks"), planes])
+    assert shifted.svg() != drawing.svg() and "128 bytes of 5 sectors" in shifted.says

@@ -41,7 +41,7 @@ from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline
 from rooflab.view.diagram.passes import passes
 from rooflab.view.diagram.pools import captured_address
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
-from rooflab.view.diagram.requests import Width, warp_requests
+from rooflab.view.diagram.requests import Width, lanes_in_sectors, warp_requests
 from rooflab.view.diagram.roles import warp_roles
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
@@ -110,6 +110,7 @@ __all__ = [
     "issue_slots",
     "key_loads",
     "keys_and_values",
+    "lanes_in_sectors",
     "lanes_store",
     "launch",
     "launches_of_a_layer",

@@ -144,7 +144,7 @@ def rungs_said(rows: Rows, names: Sequence[str]) -> None:
 def stays_said(rows: Rows, tokens: int, n: int, k: int) -> None:
     """Say where rung 8 helps, and what it is worth on this product, beside rung 7."""
     by, names = rows.set_index("impl")["tflop_s"], ("7_fp16_wgmma", "8_stream_k")
-    text = "**Rung 8** divides the tiles of the last turn among the SMs that would have none, as drawn below."
+    text = "**Rung 8** divides the tiles of the last turn along k, among more SMs, as drawn below."
     if by.index.isin(names).sum() == len(names):
         before, after = (float(by[name]) for name in names)
         level = max(before, after) / min(before, after) < LEVEL

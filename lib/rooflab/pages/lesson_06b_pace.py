@@ -171,10 +171,10 @@ def ring_at_work(takes: over_time.Lengths) -> diagram.Drawing:
     found = full_and_empty.source(own.path.read_text(encoding="utf-8"))
     warps = found.empty.replace("GROUPS", str(own.with_defaults({})["GROUPS"])).split(" * ")
     text = (
-        "**The ring.** First picture, barrier by barrier, with rung 9's lengths. A *full* barrier opens by "
+        "**The ring** of the first change, barrier by barrier, with rung 9's lengths. A *full* barrier opens "
     )
-    text += f"{found.full} arrival, the copying thread's, and all bytes that it announced; an *empty* one by "
-    text += f"{math.prod(map(int, warps))}, one of each consumer warp."
+    text += f"at {found.full} arrival, the copying thread's, once all bytes that it announced are there; an "
+    text += f"*empty* one at {math.prod(map(int, warps))}, one from each consumer warp."
     display.say(text)
     return diagram.ring(takes)
 

@@ -232,7 +232,7 @@ def _drawn(ways: Sequence[Way], heading: str, tiles: int, copy: float, after: st
         canvas.cell(x, y - 4, 12, 12, "", fill)
         canvas.text(x + 18, y + 7, name, svg.SMALL)
         x += 40 + svg.wide(name, svg.SMALL)
-    example = f"Example: {counted(tiles, 'tile')}, a copy takes {copy:g} step{'s' * (copy != 1)}, {after}."
+    example = f"Example: {tiles} equal tiles, a copy takes {copy:g} step{'s' * (copy != 1)}, {after}."
     canvas.text(0, y + 25, example, svg.SMALL)
     return single(heading, f"{'; '.join(said)}. {example}", canvas)
 

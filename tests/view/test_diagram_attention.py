@@ -17,6 +17,7 @@ from rooflab.studies import attention, attention_work, drawn
 from rooflab.view import diagram
 from rooflab.view.access_diagram import Request
 from rooflab.view.diagram import (
+    context,
     copies,
     full_and_empty,
     mmq_blocks,
@@ -189,6 +190,21 @@ def test_a_warp_s_ring_has_the_launch_rule_s_slots():
     assert ahead.waited < asked.waited == 16
     with pytest.raises(UsageError, match="ring of slots"):
         copies.decode_program("", 3)
+
+
+def test_packed_heads_share_the_loads_of_a_key_by_the_launch_rule(monkeypatch):
+    assert [context.loads_of_a_key(name, 4) for name in ("2_split_kv", "3_packed_gqa")] == [4, 1]
+    before = diagram.split_context()
+    assert "rung 2 loads each key 4 times, rung 3 once." in before.says
+    rule = context.attention_tiles.decode_tile_of
+    pairs = {"3_packed_gqa": {"GROUP": 2}}
+    monkeypatch.setattr(
+        context.attention_tiles,
+        "decode_tile_of",
+        lambda rung, *at: rule(rung, *at) | pairs.get(rung.name, {}),
+    )
+    after = diagram.split_context()
+    assert "rung 3 2 times." in after.says and after.svg() != before.svg()
 
 
 # --- MMQ's blocks -------------------------------------------------------------------------------------------

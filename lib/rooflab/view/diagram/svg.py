@@ -153,12 +153,15 @@ class Canvas:
             )
             bottom = max(y + high for _, y, _, high, _, _ in mine)
             self._add(f'<path d="{path}" fill="{fill}" stroke="{_edge(fill)}" stroke-width="0.5"/>', bottom)
-        for x, y, across, high, text, fill in at:
-            fits = size
-            while text and fits > 7 and wide(text, fits) > across - 1:
-                fits -= 1
-            if text and wide(text, fits) <= across + 1 and fits <= high + 1:
-                self.text(x + across / 2, y + high / 2 + 0.36 * fits, text, fits, "middle", on(fill))
+        for ink in dict.fromkeys(on(each[-1]) for each in at):
+            self._parts.append(f'<g fill="{ink}">')
+            for x, y, across, high, text, fill in at:
+                fits = size
+                while text and fits > 7 and wide(text, fits) > across - 1:
+                    fits -= 1
+                if on(fill) == ink and text and wide(text, fits) <= across + 1 and fits <= high + 1:
+                    self.text(x + across / 2, y + high / 2 + 0.36 * fits, text, fits, "middle")
+            self._parts.append("</g>")
 
     def grid(
         self, x: float, y: float, columns: int, rows: int, width: float, height: float, fill: str

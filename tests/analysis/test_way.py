@@ -43,6 +43,11 @@ def test_a_lesson_says_where_it_stands(store, name):
             assert step.says in said
 
 
+def test_another_page_may_lead_to_a_lesson_s_step(store):
+    own, led = way.place("06d", store), way.place("06d", store, "The softmax of 06")
+    assert led == own.replace("This lesson", "The softmax of 06", 1) != own
+
+
 def test_without_a_recording_it_names_the_step_and_no_figure(tmp_path):
     (tmp_path / "bare").mkdir()
     bare = Store(tmp_path, "bare")

@@ -586,11 +586,6 @@ def test_a_source_without_such_a_loop_is_refused():
         over_time.program("void f() {}")
 
 
-def test_a_ring_says_who_waits():
-    assert "the producer never waits" in diagram.ring(TAKES._replace(copy=1.1)).title
-    assert "the producer waits for slots" in diagram.ring(TAKES._replace(copy=0.1)).title
-
-
 def test_every_rung_comes_after_those_it_builds_on():
     names = lesson_06b_rungs.page_order()
     found = {name: (built_on.parents_of(name), built_on.borrowed(name)) for name in names[1:]}

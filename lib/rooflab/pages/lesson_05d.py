@@ -15,8 +15,10 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_05b import errors_of_rungs
 from rooflab.pages.lesson_05d_orders import divided_along_k as divided_along_k
+from rooflab.pages.lesson_05d_orders import divided_drawn as divided_drawn
 from rooflab.pages.lesson_05d_orders import order_drawn as order_drawn
 from rooflab.pages.lesson_05d_orders import tile_order as tile_order
+from rooflab.pages.lesson_05d_orders import tiles_drawn as tiles_drawn
 from rooflab.pages.lesson_05d_slots import SCALING, SLOTS, pays_on
 from rooflab.pages.lesson_05d_slots import counters as counters
 from rooflab.pages.lesson_05d_slots import slots_by_gpu as slots_by_gpu
@@ -142,7 +144,7 @@ def rungs_said(rows: Rows, names: Sequence[str]) -> None:
 def stays_said(rows: Rows, tokens: int, n: int, k: int) -> None:
     """Say where rung 8 helps, and what it is worth on this product, beside rung 7."""
     by, names = rows.set_index("impl")["tflop_s"], ("7_fp16_wgmma", "8_stream_k")
-    text = "**Rung 8** divides the tiles of the last turn among the SMs that would have none."
+    text = "**Rung 8** divides the tiles of the last turn along k, among more SMs, as drawn below."
     if by.index.isin(names).sum() == len(names):
         before, after = (float(by[name]) for name in names)
         level = max(before, after) / min(before, after) < LEVEL

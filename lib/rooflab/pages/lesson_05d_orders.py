@@ -7,12 +7,15 @@ from typing import Any
 import pandas as pd
 
 from rooflab.analysis import q8_0
+from rooflab.hardware import device
 from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.ops import stream_k
 from rooflab.pages import Rows
 from rooflab.studies import mmq as study
 from rooflab.view import diagram, display, plot
+
+_REFERENCE = "h200"  # whose data sheet is taken for a device that is no Hopper
 
 _STREAM_K = """
 **Rung 8** ([source](../kernels/mmq/8_stream_k.cu)) is rung 7 with blocks that stay. Each takes tile after
@@ -37,6 +40,20 @@ while there is work:
 def order_drawn() -> diagram.Drawing:
     """Where one lane's weights lie in planes and in tile order."""
     return diagram.tile_order()
+
+
+def tiles_drawn(here: Lab) -> None:
+    """Draw when tiles are copied and multiplied by rungs 1, 2 and 4, and the turns of rung 6, which Hopper
+    alone has: on a lab's device, or on the reference.
+    """
+    diagram.tiles_along_k().show()
+    hopper = here.spec if here.spec and here.spec.has_hopper else device.get(_REFERENCE)
+    diagram.warpgroups_take_turns(hopper).show()
+
+
+def divided_drawn() -> None:
+    """Draw how rung 8 divides the tiles of a last turn along k."""
+    diagram.divided_along_k().show()
 
 
 def _gains_drawn(found: Rows, gpu: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from rooflab.analysis import attention as analysis
+from rooflab.analysis import way
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.pages import NEAR, Opening, Rows
@@ -370,6 +371,12 @@ def takeaway(
     text += ", once shared memory keeps up.\n" if tensor else ", without tensor cores.\n"
     text += '- A verdict like "memory-bound" is a number. Count it.'
     display.say(text)
+
+
+def on_the_ladder(here: Lab) -> None:
+    """Say which step of the decoder's ladder this page leads to: part 06d's."""
+    who = "The online softmax, for one query at a time in [part 06d](06d_decode.ipynb),"
+    display.say(way.place("06d", here.store, who))
 
 
 def explore(here: Lab, names: list[str], heads: int, spec: Any, gpu: str) -> explorer.Explorer:

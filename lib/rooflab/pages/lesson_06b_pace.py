@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display
-from rooflab.view.diagram import columns, over_time, roles
+from rooflab.view.diagram import columns, full_and_empty, over_time, roles
 
 _WIDTH = 128  # of the heads that are drawn
 _TOKENS = 4096  # of the prompt that tests the drawing
@@ -165,15 +166,15 @@ def four_changes(here: Lab) -> diagram.Drawing:
 
 
 def ring_at_work(takes: over_time.Lengths) -> diagram.Drawing:
-    """The slots of rung 9's ring at the lengths of the drawing over time, and what may block whom."""
+    """The slots of rung 11's ring and their barriers, at the lengths of the drawing over time."""
+    own = full_and_empty.rung()
+    found = full_and_empty.source(own.path.read_text(encoding="utf-8"))
+    warps = found.empty.replace("GROUPS", str(own.with_defaults({})["GROUPS"])).split(" * ")
     text = (
-        "**The ring.** The same tiles, slot by slot: keys and values by turns, with rung 13's two mbarriers "
+        "**The ring** of the first change, barrier by barrier, with rung 9's lengths. A *full* barrier opens "
     )
-    text += "each. Consumers wait until a slot is *full*; the producer waits until the next slot in turn is "
-    text += "*empty*"
-    steps = over_time.program(over_time.rung().path.read_text(encoding="utf-8"))
-    run = over_time.simulate(steps, 4, over_time.rung().with_defaults({})["STAGES"], takes)
-    text += "." if over_time.waits(run) else ", which it always is here."
+    text += f"at {found.full} arrival, the copying thread's, once all bytes that it announced are there; an "
+    text += f"*empty* one at {math.prod(map(int, warps))}, one from each consumer warp."
     display.say(text)
     return diagram.ring(takes)
 

@@ -147,9 +147,8 @@ rung 14, each row and tile:                     rung 15:
                                                     P = exp2(S - base)
 ```""",
     "16_wide_stores": """\
-A wgmma leaves a lane two neighbouring columns of every eight. Stored as they are, 4 bytes \
-at a time, a warp's store touches eight rows for 16 bytes each, half of a 32-byte sector. So the four lanes \
-that hold a row trade columns first:
+A wgmma leaves a lane two neighbouring columns of every eight: stored as they are, they fill \
+half of each 32-byte sector (drawn below). So the four lanes that hold a row trade columns first:
 
 ```text
 for each 32 columns of a row; lane = 0 to 3 of the four that hold it:
@@ -194,6 +193,7 @@ def small_steps(every: Rows) -> None:
             worth += f", {gain.min():.2f} to {gain.max():.2f} on {len(gain)} shapes" if len(gain) > 1 else ""
             text += f"\n\n{worth}.*"
         parts.append(text)
+        parts += [diagram.lanes_store().html()] if name == "16_wide_stores" else []
     if said:
         display.say(f"*Worth* over the rung before, at the median of all shapes: {', '.join(said)}.")
     display.fold_parts("What each changes, and its worth", parts)

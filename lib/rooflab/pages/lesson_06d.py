@@ -11,6 +11,7 @@ import pandas as pd
 from rooflab.analysis import attention as analysis
 from rooflab.hardware import crossover, roofline
 from rooflab.lab import Lab
+from rooflab.ops import SHARED_KIB
 from rooflab.pages import Opening, Rows, named_facts, spread
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
@@ -67,6 +68,12 @@ def least_times(read_roof: float) -> None:
     found = pd.DataFrame(found, columns=list(names))
     forms = {"mb": "{:,.1f}", "ratio": "{:.1f}", "us": "{:,.1f}"}
     display.table(found, names, forms, f"At the measured read roof, {read_roof:,.0f} GB/s")
+
+
+def ring_drawn(here: Lab) -> diagram.Drawing:
+    """A warp's ring in rung 4, with as many slots as it has on a lab's device, or on the H200's kind."""
+    known = here.spec.sm if here.spec else ""
+    return diagram.ring_of_a_warp(known if known in SHARED_KIB else "90")
 
 
 def ladder_times(here: Lab, cases: list[Any]) -> Rows:

@@ -19,9 +19,11 @@ from rooflab.view.diagram.choices import choice
 from rooflab.view.diagram.clocks import clocks
 from rooflab.view.diagram.columns import holders, partial_scores
 from rooflab.view.diagram.context import split_context, words_of_a_row
+from rooflab.view.diagram.copies import keys_and_values, ring_of_a_warp, tiles_along_k
 from rooflab.view.diagram.counters import where_counted
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row, shots
 from rooflab.view.diagram.exchange import block_sum
+from rooflab.view.diagram.full_and_empty import ring
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
 from rooflab.view.diagram.handovers import dependent_launch, launches_of_a_layer
@@ -32,14 +34,15 @@ from rooflab.view.diagram.key_loads import key_loads
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
+from rooflab.view.diagram.mmq_blocks import divided_along_k, warpgroups_take_turns
 from rooflab.view.diagram.model import one_token
 from rooflab.view.diagram.nan_leak import nan_leak
 from rooflab.view.diagram.number_lines import Line, number_lines
-from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring
+from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline
 from rooflab.view.diagram.passes import passes
 from rooflab.view.diagram.pools import captured_address
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
-from rooflab.view.diagram.requests import Width, warp_requests
+from rooflab.view.diagram.requests import Width, lanes_in_sectors, warp_requests
 from rooflab.view.diagram.roles import warp_roles
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
@@ -63,6 +66,7 @@ from rooflab.view.diagram.tiles_in_turns import tiles_in_turns
 from rooflab.view.diagram.two_warps import half_apart
 from rooflab.view.diagram.verdicts import Judged, verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
+from rooflab.view.diagram.wide_stores import lanes_store
 from rooflab.view.diagram.words import byte_to_half, dp4a, nibbles, to_half
 
 __all__ = [
@@ -95,6 +99,7 @@ __all__ = [
     "crossings",
     "dealt",
     "dependent_launch",
+    "divided_along_k",
     "dp4a",
     "four_changes",
     "fragments",
@@ -107,6 +112,9 @@ __all__ = [
     "in_turns",
     "issue_slots",
     "key_loads",
+    "keys_and_values",
+    "lanes_in_sectors",
+    "lanes_store",
     "launch",
     "launches_of_a_layer",
     "layer",
@@ -128,6 +136,7 @@ __all__ = [
     "q8_layouts",
     "readings",
     "ring",
+    "ring_of_a_warp",
     "row_loads",
     "rows_and_columns",
     "rung_tree",
@@ -138,6 +147,7 @@ __all__ = [
     "split_k",
     "split_layer",
     "tile_order",
+    "tiles_along_k",
     "tiles_in_turns",
     "to_half",
     "tokens_share_a_tile",
@@ -146,6 +156,7 @@ __all__ = [
     "verdicts",
     "warp_requests",
     "warp_roles",
+    "warpgroups_take_turns",
     "warps_on_weights",
     "ways",
     "ways_to_multiply",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rooflab.errors import UsageError
+from rooflab.ops import attention, attention_tiles
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, PALE, SKY, Canvas, Drawing, shade, single
 from rooflab.words import counted
@@ -41,6 +42,17 @@ def merged(parts: Sequence[Part]) -> Part:
     rescaled = [(2.0 ** (part.largest - largest), part) for part in parts]
     total = sum(factor * part.total for factor, part in rescaled)
     return Part(largest, total, sum(factor * part.output for factor, part in rescaled))
+
+
+def loads_of_a_key(name: str, heads: int, width: int = 128) -> int:
+    """How many blocks load a key that so many query heads share, by a rung's launch rule."""
+    rung = next(each for each in attention.LADDERS["decode_attention"] if each.name == name)
+    macros = rung.with_defaults(attention_tiles.decode_tile_of(rung, heads, width, "90"))
+    return heads // attention_tiles.decode_launch_of(rung, macros).queries
+
+
+def _often(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def split_context(
@@ -88,20 +100,19 @@ def split_context(
     canvas.text(0, 259, "adds up weight × value.", 12)
     y = 290.0
     canvas.text(0, y, f"Who loads a part's keys, where {counted(heads, 'query head')} share them", bold=True)
-    for place, (words, loads) in enumerate(
-        (("rung 2: a block a head", heads), ("from rung 3: one block", 1))
-    ):
+    ways = (("rung 2: a block a head", "2_split_kv"), ("from rung 3: one block", "3_packed_gqa"))
+    every = [loads_of_a_key(name, heads) for _, name in ways]
+    for place, ((words, _), loads) in enumerate(zip(ways, every, strict=True)):
         left = place * svg.WIDTH / 2
         canvas.text(left, y + 20, f"{words}, {counted(loads, 'load')} of each key", 12)
-        step = 44.0
+        step, group = 44.0, heads // loads
         for head in range(heads):
             canvas.cell(left + head * step, y + 30, 38, 20, f"head {head}", SKY)
             at = left + head * step + 19
-            to = at if loads > 1 else left + (heads - 1) * step / 2 + 19
+            to = left + (head // group + 0.5) * group * step - step / 2 + 19
             canvas.line([(to, y + 82), (at, y + 52)], end="arrow")
         for load in range(loads):
-            wide = 38.0 if loads > 1 else (heads - 1) * step + 38
-            canvas.cell(left + load * step, y + 84, wide, 20, "keys", BLUE)
+            canvas.cell(left + load * group * step, y + 84, (group - 1) * step + 38, 20, "keys", BLUE)
     says = (
         f"{len(scores)} keys of a head, {blocks} blocks of {each}; a weight is 2^(score - max). "
         + "; ".join(
@@ -109,8 +120,8 @@ def split_context(
             for k, p in enumerate(parts)
         )
         + f". The last block rescales them by 2^(max - {all_of.largest:g}) and adds: {said}; "
-        f"out {result}. Where {heads} query heads share keys, rung 2 loads each key {heads} times, rung 3 "
-        "once."
+        f"out {result}. Where {heads} query heads share keys, rung 2 loads each key {_often(every[0])}, "
+        f"rung 3 {_often(every[1])}."
     )
     return single("A context split over blocks, and its merge", says, canvas)
 

@@ -49,22 +49,25 @@ def issue_slots(chips: Sequence[Device], halves: Sequence[Device] = (), window: 
             canvas.text(0, y + 28 * row + 16, words, svg.SMALL)
             canvas.rect(left, y + 28 * row, window * unit, 24, NONE, 0.3)
 
-        def cell(start: float, wide: float, row: int, text: str, fill: str, top: float = y) -> None:
-            inside = min(wide, window - start)
-            if inside > 1e-9:
-                text = text if inside > 0.7 * wide else ""
-                canvas.cell(left + start * unit, top + 28 * row, inside * unit, 24, text, fill)
+        cells = list[tuple[float, float, int, str, str]]()  # start, slots, row, text, fill
 
         k, start = 0, 0.0
         while start < window - 1e-9:
             fill = BLUE if k % 2 == 0 else SKY
-            cell(start, each, 0, f"sum {k + 1}", fill)
+            cells.append((start, each, 0, f"sum {k + 1}", fill))
             if half:
-                cell(start, beside, 1, "", AMBER)
+                cells.append((start, beside, 1, "", AMBER))
             else:
                 for place, name in enumerate(STEPS):
-                    cell(start + each + place, 1, 1, name, fill)
+                    cells.append((start + each + place, 1, 1, name, fill))
             k, start = k + 1, start + step
+        boxes = list[tuple[float, float, float, float, str, str]]()
+        for start, wide, row, text, fill in cells:
+            inside = min(wide, window - start)
+            words = text if inside > 0.7 * wide else ""
+            if inside > 1e-9:
+                boxes.append((left + start * unit, y + 28 * row, inside * unit, 24, words, fill))
+        canvas.boxes(boxes)
         peak = chip.fp16_tensor if half else chip.int8_tensor
         rate = f"{share * peak:,.0f} of {peak:,.0f} {'TFLOP/s' if half else 'TOP/s'}"
         free = (

@@ -1,4 +1,4 @@
-"""A ring of tiles and the products that run beside the softmax, over time.
+"""Tiles that are copied and products that run beside the softmax, over time.
 
 What waits for what is read from attention's rung 9_wgmma: its steps, in the order of its source, run here
 against a clock. How long a step takes is arithmetic: bytes by a rate, FLOPs by a roof, exponentials by the
@@ -23,6 +23,7 @@ from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawi
 RUNG = "9_wgmma"
 REFERENCE = "h200"
 QUERIES = 128  # a block's, in that rung
+_LEFT, _MOMENTS = 92.0, 3  # where a row's bars begin; frames that end within a softmax
 EXPONENTIALS = 16  # an SM's special function units make in a clock, by the programming guide for 9.0
 
 Step = tuple[str, str]  # what, and for which tile or how many may be pending
@@ -48,10 +49,13 @@ class Bar(NamedTuple):
 
 @dataclass
 class Run:
-    """What happened: bars, and for each item of the ring when its slot was claimed, full and empty again."""
+    """What happened: bars, and for each item of the ring when the producer was free for it, and when its slot
+    was claimed, full and empty again.
+    """
 
     stages: int
     bars: list[Bar] = field(default_factory=list)
+    free: dict[int, float] = field(default_factory=dict)
     claimed: dict[int, float] = field(default_factory=dict)
     full: dict[int, float] = field(default_factory=dict)
     empty: dict[int, float] = field(default_factory=dict)
@@ -79,10 +83,12 @@ def simulate(
     stages: int,
     takes: Lengths,
     pieces: int = 1,
+    ahead: bool = False,
 ) -> Run:
     """Run the consumer's steps beside a producer that copies item after item, K and V of tile after tile,
-    each as soon as its slot of 2 `stages` is empty. Of several `pieces` of work, of `tiles` each, the
-    producer begins the next while the consumers still have the one before.
+    each as soon as its slot of 2 `stages` is empty, and with `ahead` asks for the next before this one has
+    arrived. Of several `pieces` of work, of `tiles` each, the producer begins the next while the consumers
+    still have the one before.
     """
     run = Run(stages)
     slots, now, tensor, copier = 2 * stages, 0.0, 0.0, 0.0
@@ -95,8 +101,10 @@ def simulate(
             before = each - slots
             if before >= 0 and before not in run.empty:
                 raise UsageError(f"Item {each} waits for a slot that item {before} never leaves.")
-            start = max(copier, run.empty.get(before, 0.0))
-            run.claimed[each], run.full[each] = start, start + takes.copy
+            run.free[each] = run.claimed.get(each - 1, 0.0) if ahead else copier
+            run.claimed[each] = max(run.free[each], run.empty.get(before, 0.0))
+            start = max(copier, run.claimed[each])
+            run.full[each] = start + takes.copy
             copier = start + takes.copy
             run.bars.append(Bar("copies", "KV"[each % 2], each // 2, start, copier))
         return run.full[item]
@@ -218,8 +226,8 @@ def sources(lab: Any) -> tuple[str, str]:
 
 
 def pipeline(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing:
-    """Copies, products and softmax of one block over time, as the rung orders them, and below as if every
-    product were waited for immediately.
+    """Copies, products and softmax of one block over time. First all of it, as the rung orders them and as if
+    every product were waited for immediately; then up to a moment within each of the first softmaxes.
     """
     source = rung().path.read_text(encoding="utf-8") if text is None else text
     steps = program(source)
@@ -228,23 +236,14 @@ def pipeline(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing
     runs = [("as the rung has it", simulate(steps, tiles, stages, takes))]
     runs += [("each product waited for immediately", simulate(waits, tiles, stages, takes))]  # type: ignore[arg-type]
     last = max(bar.end for _, run in runs for bar in run.bars)
-    canvas, left = Canvas(), 92.0
-    unit, y, ends = (svg.WIDTH - left - 4) / last, 0.0, []
+    canvas, y, ends = Canvas(), 0.0, []
+    unit = (svg.WIDTH - _LEFT - 4) / last
     for title, run in runs:
         canvas.text(0, y + 12, title[0].upper() + title[1:], bold=True)
-        y += 20
-        for name in ("copies", "tensor cores", "softmax"):
-            canvas.text(0, y + 16, name, svg.SMALL)
-            canvas.rect(left, y, last * unit, 24, NONE, 0.3)
-            for bar in run.bars:
-                if bar.row == name:
-                    fill = {"copies": GREY, "softmax": AMBER}.get(name, BLUE if bar.what == "QK" else SKY)
-                    label = f"{bar.what}{bar.tile}" if name != "softmax" else f"{bar.tile}"
-                    canvas.cell(left + bar.start * unit, y, (bar.end - bar.start) * unit, 24, label, fill)
-            y += 28
+        y = _rows(canvas, y + 20, run.bars, unit, last)
         ends.append(max(bar.end for bar in run.bars))
         busy = sum(bar.end - bar.start for bar in run.bars if bar.row == "tensor cores") / ends[-1]
-        canvas.text(left, y + 8, f"{ends[-1]:.1f} µs; tensor cores busy {busy:.0%} of it", svg.SMALL)
+        canvas.text(_LEFT, y + 8, f"{ends[-1]:.1f} µs; tensor cores busy {busy:.0%} of it", svg.SMALL)
         y += 26
     together = _overlap(runs[0][1])
     says = (
@@ -254,7 +253,42 @@ def pipeline(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing
         f"Lengths are arithmetic: copy {takes.copy:.2f}, product {takes.product:.2f}, "
         f"softmax {takes.softmax:.2f} µs."
     )
-    return single("Products that go on while the softmax is computed", says, canvas)
+    frames = [("both orders, whole", canvas), *_moments(runs[0][1], unit, last)]
+    return Drawing("Products that go on while the softmax is computed", says, frames)
+
+
+def _rows(canvas: Canvas, y: float, bars: list[Bar], unit: float, last: float) -> float:
+    """Draw bars in a row for each unit that works; returns where the rows end."""
+    boxes = list[tuple[float, float, float, float, str, str]]()
+    for name in ("copies", "tensor cores", "softmax"):
+        canvas.text(0, y + 16, name, svg.SMALL)
+        boxes.append((_LEFT, y, last * unit, 24, "", NONE))
+        for bar in bars:
+            if bar.row == name:
+                fill = {"copies": GREY, "softmax": AMBER}.get(name, BLUE if bar.what == "QK" else SKY)
+                label = f"{bar.what}{bar.tile}" if name != "softmax" else f"{bar.tile}"
+                boxes.append((_LEFT + bar.start * unit, y, (bar.end - bar.start) * unit, 24, label, fill))
+        y += 28
+    canvas.boxes(boxes)
+    return y
+
+
+def _moments(run: Run, unit: float, last: float) -> list[tuple[str, Canvas]]:
+    """What had begun by a moment within a softmax: in its middle, or where a product runs beside it."""
+    frames = []
+    products = [bar for bar in run.bars if bar.row == "tensor cores"]
+    for soft in [bar for bar in run.bars if bar.row == "softmax"][:_MOMENTS]:
+        beside = next((bar for bar in products if bar.start < soft.end and bar.end > soft.start), None)
+        begin, end = (max(soft.start, beside.start), min(soft.end, beside.end)) if beside else soft[3:]
+        moment = (begin + end) / 2
+        canvas = Canvas()
+        bottom = _rows(canvas, 14, [bar for bar in run.bars if bar.start < moment], unit, last)
+        x = _LEFT + moment * unit
+        canvas.line([(x, 4), (x, bottom)], 1.6)
+        canvas.text(x + 5, 10, f"{moment:.1f} µs", svg.SMALL)
+        words = f"{beside.what}{beside.tile} goes on" if beside else "no product runs"
+        frames.append((f"softmax of tile {soft.tile}: {words}", canvas))
+    return frames
 
 
 def _waiting(steps: list[Step]) -> list[Step]:
@@ -275,86 +309,6 @@ def _overlap(run: Run) -> float:
         for a in rows["softmax"]
         for b in rows["tensor cores"]
     )
-
-
-def ring(takes: Lengths, tiles: int = 4, most: int = 4, text: str | None = None) -> Drawing:
-    """The ring's slots with their barriers, at the moments when the consumers take up a tile."""
-    source = rung().path.read_text(encoding="utf-8") if text is None else text
-    stages = rung().with_defaults({})["STAGES"]
-    run = simulate(program(source), tiles, stages, takes)
-    slots = 2 * stages
-    moments = sorted({bar.start for bar in run.bars if bar.row == "tensor cores"})[:most]
-    if awaited_at := _awaited_at(run):
-        moments = sorted({*moments[: most - 1], awaited_at})
-    frames, said = [], []
-    for moment in moments:
-        canvas, wide = Canvas(266), 266.0 / slots
-        words = []
-        for slot in range(slots):
-            item, state = _state(run, slot, slots, moment)
-            name = "" if item is None else f"{'KV'[item % 2]}{item // 2}"
-            fill = {"empty": NONE, "arriving": GREY, "full": SKY, "read": BLUE}[state]
-            x, middle = slot * wide, slot * wide + (wide - 6) / 2
-            canvas.cell(x, 38, wide - 6, 34, name, fill, 15)
-            canvas.text(middle, 86, state, svg.SMALL, "middle")
-            if state == "arriving":
-                canvas.line([(middle, 18), (middle, 36)], 1.4, end="arrow")
-            if state == "read":
-                canvas.line([(middle, 91), (middle, 108)], 1.4, end="arrow")
-            words.append(f"{name or 'nothing'} {state}")
-        busy = [bar for bar in run.bars if bar.start <= moment < bar.end]
-        copies = [f"{b.what}{b.tile}" for b in busy if b.row == "copies"]
-        makes = [f"{b.what}{b.tile}" for b in busy if b.row == "tensor cores"]
-        awaited = sum(began <= moment for began in run.claimed.values()) - slots  # the item in the next slot
-        copies_said = f"waits for {'KV'[awaited % 2]}{awaited // 2}'s slot, next in turn"
-        copies_said = (
-            f"copies {copies[0]}" if copies else copies_said if awaited >= 0 else "has no more to copy"
-        )
-        makes_said = "wait for a full slot"
-        if makes:
-            makes_said = f"{'start' if any(bar.start == moment for bar in busy) else 'are at'} {makes[0]}"
-        canvas.text(0, 13, f"producer: {copies_said}", svg.TEXT - 1)
-        canvas.text(0, 121, f"consumers: {makes_said}", svg.TEXT - 1)
-        frames.append((f"at {moment:.1f} µs", canvas))
-        said.append(f"at {moment:.1f} µs {', '.join(words)}")
-    says = (
-        f"A ring of {slots} slots for keys and values: "
-        + "; ".join(said[:3])
-        + "; and so on. A slot is filled "
-    )
-    says += "again only when its readers have arrived at its empty barrier."
-    blocked = "the producer waits for slots" if waits(run) else "the producer never waits for a slot"
-    return Drawing(f"Rung 9's ring, with the lengths above: {blocked}", says, frames, across=2)
-
-
-def waits(run: Run) -> bool:
-    """Whether the producer ever waits for a slot that the consumers have not released."""
-    return _awaited_at(run) is not None
-
-
-def _awaited_at(run: Run) -> float | None:
-    """A moment at which the producer waits for a slot for the first time, or None."""
-    spans = ((run.full[item - 1], run.claimed[item]) for item in sorted(run.claimed) if item)
-    return next(((end + begin) / 2 for end, begin in spans if begin > end + 1e-9), None)
-
-
-def _state(run: Run, slot: int, slots: int, moment: float) -> tuple[int | None, str]:
-    """The item in a slot at a moment, and what is going on with it."""
-    mine = [item for item in run.claimed if item % slots == slot and run.claimed[item] <= moment]
-    if not mine:
-        return None, "empty"
-    item = max(mine)
-    if run.empty.get(item, float("inf")) <= moment:
-        return None, "empty"
-    if moment < run.full[item]:
-        return item, "arriving"
-    what = "PV" if item % 2 else "QK"
-    used = any(
-        bar.what == what and bar.tile == item // 2 and bar.start <= moment
-        for bar in run.bars
-        if bar.row == "tensor cores"
-    )
-    return item, "read" if used else "full"
 
 
 # --- loads under way ----------------------------------------------------------------------------------------

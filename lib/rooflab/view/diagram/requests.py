@@ -1,12 +1,13 @@
-"""Warps' load instructions for the same bytes: many narrow requests beside one wide one."""
+"""Warps' load instructions: many narrow requests beside one wide one, and the sectors that requests touch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rooflab.view.access_diagram import SECTOR, Request
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, SKY, Canvas, Drawing, single
+from rooflab.view.diagram.svg import AMBER, GREY, SKY, Canvas, Drawing, shade, single
 from rooflab.words import counted
 
 
@@ -41,4 +42,36 @@ def warp_requests(widths: Sequence[Width]) -> Drawing:
         said.append(f"{one.name} needs {words}" + (f"; {one.rate}" if one.rate else ""))
     return single(
         f"{whole} bytes of one array, by narrow loads and by wide ones", "; ".join(said) + ".", canvas
+    )
+
+
+def lanes_in_sectors(requests: Sequence[Request]) -> Drawing:
+    """Requests side by side: a row a sector that is touched, its bytes by the lanes that asked for them."""
+    canvas, said = Canvas(), []
+    wide = (svg.WIDTH - 24.0 * (len(requests) - 1)) / len(requests)
+    for place, one in enumerate(requests):
+        left = place * (wide + 24) + 40
+        unit, used = (wide - 42) / SECTOR, one.bytes_used()
+        words = f"{used} bytes of {counted(len(one.sectors()), 'sector')}"
+        canvas.text(left - 40, 12, one.what, bold=True)
+        canvas.text(left - 40, 28, words, svg.SMALL)
+        rows = {sector: 36 + 18.0 * row for row, sector in enumerate(one.sectors())}
+        boxes = [(left, y, SECTOR * unit, 18.0, "", GREY) for y in rows.values()]
+        for lane, first in one.taking_part().items():
+            at, end = first, first + one.width
+            while at < end:  # a piece for each sector that the lane's bytes lie in
+                piece = min(end - at, SECTOR - at % SECTOR)
+                x = left + at % SECTOR * unit
+                boxes.append((x, rows[at // SECTOR], piece * unit, 18.0, f"{lane}", shade(lane)))
+                at += piece
+        for sector, y in rows.items():
+            canvas.text(left - 6, y + 13, f"{sector * SECTOR}", svg.SMALL, "end")
+        canvas.boxes(boxes)
+        said.append(f"{one.what}: {counted(len(one.taking_part()), 'lane')} ask for {words}")
+    below = (
+        f"A row: a sector of {SECTOR} bytes, from the byte beside it; numbers: lanes; grey: not asked for."
+    )
+    canvas.text(0, canvas.height + 18, below, svg.SMALL)
+    return single(
+        "What the lanes of a warp ask for, and the sectors that it lies in", "; ".join(said) + ".", canvas
     )

@@ -233,13 +233,14 @@ def warp_roles(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawi
         y, top = y + 20, y + 20
         for name in ROWS:
             canvas.text(0, y + 16, name, svg.SMALL)
-            canvas.rect(left, y, last * unit, 24, NONE, 0.3)
+            boxes = [(left, y, last * unit, 24.0, "", NONE)]
             for bar in run.bars:
                 if bar.row == name:
                     fill = {"QK": BLUE, "PV": SKY, "softmax": AMBER}.get(bar.what, GREY)
                     label = bar.what if fill == GREY else "" if fill == AMBER else f"{bar.what}{bar.tile}"
                     wide = (bar.end - bar.start) * unit
-                    canvas.cell(left + bar.start * unit, y, wide, 24, label, fill, svg.SMALL - 1)
+                    boxes.append((left + bar.start * unit, y, wide, 24.0, label, fill))
+            canvas.boxes(boxes)
             y += 28 if name == ROWS[0] else 42
         for t in range(tiles):  # P is handed over, between the two lower rows
             x = left + run.events["P", t] * unit

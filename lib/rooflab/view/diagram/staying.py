@@ -111,9 +111,9 @@ def _who_copies() -> tuple[Canvas, str]:
     y, said = 0.0, []
     for name, threads, copies in rows:
         canvas.text(0, y + 12, f"{name}: {threads} thread{'s' * (threads > 1)}", svg.SMALL, bold=True)
-        places = [(k % 32 * 4.0, y + 20 + k // 32 * 7.0) for k in range(_COPIERS)]
-        canvas.cells(places[threads:], 3.2, 5.4, NONE, 0.3)
-        canvas.cells(places[:threads], 3.2, 5.4, AMBER, 0.3)
+        canvas.grid(0, y + 20, 32, _COPIERS // 32, 4.0, 7.0, AMBER if threads == _COPIERS else NONE)
+        places = [(k % 32 * 4.0, y + 20 + k // 32 * 7.0) for k in range(threads % _COPIERS)]
+        canvas.cells(places, 4.0, 7.0, AMBER)
         canvas.line([(132, y + 34), (156, y + 34)], 1.4, end="arrow")
         canvas.cell(160, y + 18, 104, 32, f"{copies:,} copies", SKY, 12)
         words = f"of {size // copies:,} bytes, a tile of each"
@@ -140,10 +140,13 @@ def _blocks_live(takes: over_time.Lengths) -> tuple[Canvas, str]:
         canvas.text(0, y + 12, name, svg.SMALL, bold=True)
         for row, label in (("copies", "copies"), ("tensor cores", "products")):
             canvas.text(0, y + 30, label, svg.SMALL)
-            for bar in bars:
-                if bar.row == row:
-                    fill = (SKY, BLUE)[bar.tile // _TILES % 2]
-                    canvas.rect(left + bar.start * unit, y + 19, (bar.end - bar.start) * unit, 15, fill)
+            mine = [(bar, (SKY, BLUE)[bar.tile // _TILES % 2]) for bar in bars if bar.row == row]
+            canvas.boxes(
+                [
+                    (left + bar.start * unit, y + 19, (bar.end - bar.start) * unit, 15, "", fill)
+                    for bar, fill in mine
+                ]
+            )
             y += 18
         last = max(bar.end for bar in bars)
         canvas.text(left, y + 29, f"{_PIECES} pieces of work in {last:.1f} µs", svg.SMALL)
@@ -165,8 +168,8 @@ def _which_rows() -> tuple[Canvas, str]:
         whose = f"{each.queries} queries of {each.heads} head{'s' * (each.heads > 1)}"
         canvas.text(0, y + 12, f"{name}: {whose}", svg.SMALL, bold=True)
         canvas.rect(0, y + 18, each.tiles * keys * unit, rows * tall, GREY)
-        lines = [(k % each.queries * unit, y + 18 + k * tall, window * unit) for k in range(0, rows, 2)]
-        canvas.bars(lines, 2 * tall, SKY)
+        lines = [(k % each.queries * unit, y + 18 + k * tall, window * unit) for k in range(0, rows, 4)]
+        canvas.bars(lines, 4 * tall, SKY)
         for k in range(1, each.tiles):
             canvas.line(
                 [(k * keys * unit, y + 18), (k * keys * unit, y + 18 + rows * tall)], 0.5, dashed=True
@@ -202,8 +205,8 @@ def _when_rescaled() -> tuple[Canvas, str]:
         if way:
             canvas.line([(at, up - way * tall) for at, up in path], 0.8, dashed=True)
             canvas.text(4, path[0][1] - way * tall + 12, f"{way:g} above the line", svg.SMALL)
-        for k, each in enumerate(moved):
-            canvas.rect(k * unit + 1, floor + 5, unit - 2, 8, BLUE if each else NONE, 0.4)
+        places = [(k * unit + 1, BLUE if each else NONE) for k, each in enumerate(moved)]
+        canvas.boxes([(x, floor + 5, unit - 2, 8, "", fill) for x, fill in places])
         words = f"a warp rescales at {sum(moved)} of {_LAST - 1} tiles after the first"
         canvas.text(0, floor + 26, words, svg.SMALL)
         said.append(f"{name[0].upper()}{name[1:]}: {words}.")

@@ -138,6 +138,42 @@ class Canvas:
         edge = f' stroke="{_edge(fill)}" stroke-width="{line:g}"' if line else ""
         self._add(f'<path d="{path}" fill="{fill}"{edge}/>', max(y for _, y in at) + height)
 
+    def boxes(
+        self, items: Iterable[tuple[float, float, float, float, str, str]], size: float = SMALL
+    ) -> None:
+        """Cells (x, y, width, height, text, fill) of any size: those of one fill are one path, a third of the
+        bytes of single ones; then their texts, where there is room.
+        """
+        at = list(items)
+        for fill in dict.fromkeys(each[-1] for each in at):
+            mine = [each for each in at if each[-1] == fill]
+            path = "".join(
+                f"M{short(x)} {short(y)}h{short(wide)}v{short(high)}h{short(-wide)}z"
+                for x, y, wide, high, _, _ in mine
+            )
+            bottom = max(y + high for _, y, _, high, _, _ in mine)
+            self._add(f'<path d="{path}" fill="{fill}" stroke="{_edge(fill)}" stroke-width="0.5"/>', bottom)
+        for ink in dict.fromkeys(on(each[-1]) for each in at):
+            self._parts.append(f'<g fill="{ink}">')
+            for x, y, across, high, text, fill in at:
+                fits = size
+                while text and fits > 7 and wide(text, fits) > across - 1:
+                    fits -= 1
+                if on(fill) == ink and text and wide(text, fits) <= across + 1 and fits <= high + 1:
+                    self.text(x + across / 2, y + high / 2 + 0.36 * fits, text, fits, "middle")
+            self._parts.append("</g>")
+
+    def grid(
+        self, x: float, y: float, columns: int, rows: int, width: float, height: float, fill: str
+    ) -> None:
+        """A rectangle of equal cells, drawn as its lines."""
+        across, down = columns * width, rows * height
+        lines = "".join(f"M{short(x)} {short(y + k * height)}h{short(across)}" for k in range(rows + 1))
+        lines += "".join(f"M{short(x + k * width)} {short(y)}v{short(down)}" for k in range(columns + 1))
+        self.rect(x, y, across, down, fill, 0)
+        edge = _edge(fill)
+        self._add(f'<path d="{lines}" fill="none" stroke="{edge}" stroke-width="0.4"/>', y + down)
+
     def bars(self, lines: Iterable[tuple[float, float, float]], height: float, fill: str) -> None:
         """Rectangles (x, y, width) of one height and fill, in one path without edges."""
         at = [(x, y, width) for x, y, width in lines if width >= 0.05]
@@ -219,16 +255,19 @@ class Drawing:
             f'<g class="heading">{heading.body()}</g>{"".join(parts)}</svg>'
         )
 
-    def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
+    def html(self) -> str:
+        """The drawing as an image with its alternative text, for what is written as HTML, such as a fold."""
         # An image of its own, as code hosts show it: they strip or break SVG that is written into a page.
         svg = self.svg()
         coded, words = base64.b64encode(svg.encode()).decode(), f"{self.title}. {self.says}"
         width = svg.partition(' width="')[2].partition('"')[0]
-        image = (
+        return (
             f'<div class="rooflab-drawing"><img src="data:image/svg+xml;base64,{coded}" '
             f'alt="{escape(words)}" width="{width}" style="max-width:100%;height:auto"></div>'
         )
-        return {"text/html": image, "text/plain": words}
+
+    def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
+        return {"text/html": self.html(), "text/plain": f"{self.title}. {self.says}"}
 
     def show(self) -> None:
         """Put the drawing on the notebook's page: an SVG image with its words as alternative text."""

@@ -43,8 +43,7 @@ def tile_order(lane: int = 5, repack: Callable[[Planes], Any] = q8_0.repack) -> 
     canvas, left, size, tall = Canvas(_NARROW), 46.0, 12.0, 11.0
     canvas.text(0, 11, f"In rows: {high} rows × {wide} of k", bold=True)
     top = 20.0
-    at = [(left + c * size, top + r * tall) for r in range(high) for c in range(wide)]
-    canvas.cells(at, size, tall, PALE)
+    canvas.grid(left, top, wide, high, size, tall, PALE)
     canvas.cells([(left + c * size, top + r * tall) for r, c in mine if c < wide], size, tall, AMBER)
     for row in (0, high - 1):
         canvas.text(left - 6, top + row * tall + 9, f"row {row}", svg.SMALL, "end")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from rooflab.studies import drawn
-from rooflab.view.diagram import svg
+from rooflab.view.diagram import svg, tile_softmax
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, SKY, Canvas, Drawing, shade, single
 
 
@@ -34,11 +34,14 @@ def accumulators(product: str = "m16n8k32_s8", rows: pd.DataFrame | None = None,
     top = _operands(canvas, high, wide, depth)
     for column in range(wide):
         canvas.text(left + (column + 0.5) * size, top - 6, f"{column}", svg.SMALL, "middle")
-    for (row, column), (owner, place) in sorted(held.items()):
-        x, y = left + column * size, top + row * tall
-        canvas.cell(x, y, size, tall, f"{owner}.{place}", shade(owner), 11)
-        if column == 0:
-            canvas.text(left - 8, y + 14, f"row {row}", svg.SMALL, "end")
+    canvas.boxes(
+        [
+            (left + column * size, top + row * tall, size, tall, f"{owner}.{place}", shade(owner))
+            for (row, column), (owner, place) in sorted(held.items())
+        ]
+    )
+    for row in range(high):
+        canvas.text(left - 8, top + row * tall + 14, f"row {row}", svg.SMALL, "end")
     mine = sorted(place for place, (owner, _) in held.items() if owner == lane)
     for row, column in mine:
         canvas.frame(left + column * size, top + row * tall, size, tall)
@@ -139,9 +142,12 @@ def fragments(product: str = "m16n8k16_f16", rows: pd.DataFrame | None = None, l
     return single(f"Who holds what of one product, {product}", ". ".join(said) + ".", canvas)
 
 
-def attention_tiles(rows: pd.DataFrame | None = None, block: int | None = None) -> Drawing:
+def attention_tiles(
+    rows: pd.DataFrame | None = None, block: int | None = None, text: str | None = None
+) -> Drawing:
     """A block's tile of queries and the tiles of keys and values that it walks through under the causal mask,
-    step by step, in the order in which the kernel loaded them on the CPU.
+    step by step, in the order in which the kernel loaded them on the CPU; below each the numbers of one
+    query's softmax after that tile, by the kernel's statements (`text` replaces its source).
     """
     regions = drawn.read("regions", "tiles") if rows is None else rows
     keys, queries = (regions[regions["buffer"] == name] for name in ("k", "q"))
@@ -151,13 +157,16 @@ def attention_tiles(rows: pd.DataFrame | None = None, block: int | None = None) 
     tile = int(own["rows"])
     side = 168.0
     unit = side / context
+    walked = [(int(part["row"]), int(part["rows"])) for _, part in mine.iterrows()]
+    states = tile_softmax.after_tiles(int(own["row"]), tile, walked, text)
+    query = tile_softmax.telling(states)
     frames = []
     for step in range(len(mine)):
         canvas = Canvas(262)
         left, top = 64.0, 42.0
         canvas.rect(left, top, side, side, NONE, 0.8)
-        seen = [(r, c) for r in range(0, context, 16) for c in range(0, context, 16) if c <= r]
-        canvas.cells([(left + c * unit, top + r * unit) for r, c in seen], 16 * unit, 16 * unit, PALE, 0.15)
+        rows_seen = [(left, top + r * unit, (r + 16) * unit) for r in range(0, context, 16)]
+        canvas.boxes([(x, y, wide, 16 * unit, "", PALE) for x, y, wide in rows_seen])
         y = top + int(own["row"]) * unit
         canvas.cell(0, y, 56, tile * unit, "Q, fixed", BLUE, 12)
         canvas.text(0, y - 5, f"from {int(own['row'])}", svg.SMALL)
@@ -172,6 +181,12 @@ def attention_tiles(rows: pd.DataFrame | None = None, block: int | None = None) 
                 canvas.cell(x, y, width, tile * unit, "S" if k == step else "", fill, 14)
         canvas.text(left, top + side + 15, f"keys 0 to {context - 1}", svg.SMALL)
         canvas.text(left - 4, top + 12, "queries", svg.SMALL, "end")
+        line = y + (query + 0.5) * unit
+        canvas.line([(left, line), (left + side, line)], 0.8, dashed=True)
+        canvas.text(
+            0, top + side + 36, f"Query {int(own['row']) + query}, dashed; out = o ÷ row_sum:", svg.SMALL
+        )
+        tile_softmax.draw_numbers(canvas, top + side + 53, states[step], query)
         part = mine.iloc[step]
         frames.append((f"keys {part['row']} to {part['row'] + part['rows'] - 1}", canvas))
     each = keys.groupby("block").size()
@@ -182,7 +197,9 @@ def attention_tiles(rows: pd.DataFrame | None = None, block: int | None = None) 
         f"A block keeps its {tile} queries (from row {int(own['row'])} on) and loads "
         f"{len(mine)} tiles of {int(mine['rows'].iloc[0])} keys and values one after another; "
         f"S, their scores, stays in registers. Tiles beyond the causal diagonal are never loaded: "
-        f"tiles a block are {count}."
+        f"tiles a block are {count}. After each tile query {int(own['row']) + query} has "
+        + "; ".join(", ".join(f"{n} {x}" for n, x in tile_softmax.numbers(state, query)) for state in states)
+        + "."
     )
     return Drawing("One tile of queries, tiles of keys sliding past", says, frames, across=2)
 

@@ -145,11 +145,14 @@ def half_apart(tiles: int = 3) -> Drawing:
             y += 26
         for warp in range(_WARPS):
             row(f"warp {warp}")
+            boxes = []
             for bar in run.bars:
                 if bar.row == f"warp {warp}":
                     fill = {"QK": BLUE, "PV": SKY}.get(bar.what, AMBER)
                     words = "" if fill == AMBER else f"{bar.what}{bar.tile}"
-                    canvas.cell(left + bar.start * unit, y, (bar.end - bar.start) * unit, 24, words, fill)
+                    wide = (bar.end - bar.start) * unit
+                    boxes.append((left + bar.start * unit, y, wide, 24.0, words, fill))
+            canvas.boxes(boxes)
             y += 26
         busy = f"a product runs in {run.end - run.rests:.0f}" if run.rests else "a product runs in each"
         canvas.text(left, y + 9, f"{run.end:.0f} steps long; {busy}", svg.SMALL)

@@ -32,8 +32,8 @@ def test_page_widget_and_function_say_the_same(name):
         picks = [data["controls"][k]["values"][case[k]] for k in range(count)]
         shown[(*picks, data["x"]["values"][case[count]])] = (
             tuple(case[:count]),
-            case[count + 2],
-            case[count + 4],
+            case[count + 1],
+            case[count + 3],
         )
     assert count == len(columns)
     unit = UNITS.get(model.y, model.y)

@@ -9,7 +9,7 @@ from rooflab.errors import UsageError
 from rooflab.records.case import Case
 from rooflab.records.csv_table import is_blank
 from rooflab.studies.base import FORETOLD
-from rooflab.view.captions import measured, number
+from rooflab.view.captions import UNITS, measured, number
 
 _TIMES = ("median_us", "q1_us", "q3_us", "predicted_us")
 
@@ -27,6 +27,18 @@ def facts_of(row: pd.Series, y: str, unit: str, roof: tuple[str, float] | None, 
         share = roof[1] / float(row[y]) if y == "median_us" else float(row[y]) / roof[1]
         parts.append(f"{share:.0%} of {roof[0]}")
     return "; ".join(parts)
+
+
+def predicted(row: pd.Series, y: str) -> float | None:
+    """A row's predicted_us in the unit of y: the time itself, or the rate that it stands for; None without
+    one, and for a y that is no time and no rate.
+    """
+    us, time = _float(row.get("predicted_us")), _float(row.get("median_us"))
+    if not us or us < 0:
+        return None
+    if y == "median_us":
+        return us
+    return float(row[y]) * time / us if y in UNITS and time else None
 
 
 def _foretold(row: pd.Series) -> str:

@@ -47,6 +47,8 @@
       picks: c.slice(0, count), x: c[count], y: c[count + 1], roof: c[count + 2], facts: c[count + 3],
       told: c[count + 4],
     }));
+    // Parts that several cases share are held once, as explorer_facts.packed says.
+    for (const c of cases) c.facts = c.facts.map((p) => (typeof p === "number" ? data.words[p] : p)).join("; ");
     const viewOf = (picks) => data.views[picks.slice(1).join(",")];
     for (const c of cases) c.px = data.axes[viewOf(c.picks).axis].at[c.x];
     const svg = inline(root.querySelector("img"));

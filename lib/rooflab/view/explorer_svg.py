@@ -31,7 +31,7 @@ from rooflab.view.explorer_axes import (
     short,
     view,
 )
-from rooflab.view.explorer_facts import facts_of, plain, predicted, roof_label, text
+from rooflab.view.explorer_facts import facts_of, packed, plain, predicted, roof_label, text
 
 # All but the first read on white and on near-black.
 INK, ACCENT, ROOF_INK, OWN_INK = "#1A1A1A", "#1F83C6", "#C8541A", "#2C9159"
@@ -346,6 +346,7 @@ class Chart:
     def data(self) -> dict[str, Any]:
         """What the site's script needs to choose and draw: controls, x values, cases with coordinates. Most
         slices share their axis of x, which is held once."""
+        words, facts = packed([p.facts for p in self.points])
         axes: list[dict[str, Any]] = []
         views = {}
         for key, seen in self.views.items():
@@ -366,13 +367,14 @@ class Chart:
             "predicted": PREDICTED,
             "axes": axes,
             "views": views,
-            "cases": [self._held(p) for p in self.points],
+            "words": words,
+            "cases": [self._held(p, said) for p, said in zip(self.points, facts, strict=True)],
             "start": self.start,
         }
 
-    def _held(self, p: Point) -> list[Any]:
+    def _held(self, p: Point, said: list[Any]) -> list[Any]:
         """A case as `data` holds it; where it stands from left to right, its view's axis says."""
-        return [*p.picks, p.x, p.py, p.roof, p.facts, *([] if p.told is None else [p.told])]
+        return [*p.picks, p.x, p.py, p.roof, said, *([] if p.told is None else [p.told])]
 
     def _refuse_twins(self) -> None:
         seen: dict[tuple, int] = {}

@@ -154,6 +154,33 @@ def test_one_size_needs_no_slider(browser, tmp_path):
     page.close()
 
 
+@pytest.mark.parametrize("rung", ["2_vector", "3_grid"])
+def test_predictions_are_drawn_alike_where_there_are_some(browser, tmp_path, rung):
+    rows = frame()
+    some = rows.assign(
+        predicted_us=rows["predicted_us"].where((rows["impl"] != "3_grid") & (rows["n"] < 2**26))
+    )
+    half = Explorer("half", some, controls=CONTROLS, roof=ROOFS)
+    page = browser.new_page()
+    page.goto(write(tmp_path, half))
+    page.get_by_label("Rung", exact=True).select_option(label=rung)
+    drawn = drawing(page)
+    assert drawn == still(half, [rung, "read", "cold"], 2**28), "script and Python draw alike"
+    assert bool(drawn["predicted"]) == (rung == "2_vector") == bool(drawn["predicted-name"])
+    page.close()
+
+
+def test_a_control_with_one_option_is_not_shown(browser, tmp_path):
+    rows = frame()
+    one = Explorer("one", rows[rows["impl"] == "2_vector"], controls=CONTROLS, roof=ROOFS)
+    page = browser.new_page()
+    page.goto(write(tmp_path, one))
+    assert [label for label in page.locator("label").all_text_contents()] == ["Stream", "Cache", "Elements"]
+    page.get_by_label("Stream", exact=True).select_option(label="copy")
+    assert page.locator(".said").text_content().startswith("Rung 2_vector, Stream copy, ")
+    page.close()
+
+
 def test_a_choice_takes_the_others_to_a_recorded_case_and_the_slider_has_no_other_size(browser, tmp_path):
     page, chart = browser.new_page(), made()._recorded
     page.goto(write(tmp_path, made()))

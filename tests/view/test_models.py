@@ -7,11 +7,14 @@ import re
 
 import pytest
 from rooflab.analysis import ablation
+from rooflab.analysis import attention as attention_of_kernels
 from rooflab.errors import UsageError
 from rooflab.hardware import device, roofline
 from rooflab.lab import open as open_lab
-from rooflab.studies import decode
-from rooflab.view import models
+from rooflab.numerics import model_shapes
+from rooflab.studies import decode, drawn, links, split
+from rooflab.view import diagram, models
+from rooflab.view.access_diagram import Request
 from rooflab.view.captions import UNITS, measured
 
 
@@ -32,8 +35,8 @@ def test_page_widget_and_function_say_the_same(name):
         picks = [data["controls"][k]["values"][case[k]] for k in range(count)]
         shown[(*picks, data["x"]["values"][case[count]])] = (
             tuple(case[:count]),
-            case[count + 2],
-            case[count + 4],
+            case[count + 1],
+            "; ".join(data["words"][part] if isinstance(part, int) else part for part in case[count + 3]),
         )
     assert count == len(columns)
     unit = UNITS.get(model.y, model.y)
@@ -47,8 +50,10 @@ def test_page_widget_and_function_say_the_same(name):
         y = float(f"{y:.4g}")
         picks, height, facts = shown[(*chosen, row[model.x])]
         assert height == chart.views[picks[1:]].to_y(y), "the page's curve"
-        assert facts == measured(y, unit), "the page's words"
-        assert chart.line(chosen, row[model.x]).endswith(f": {measured(y, unit)}."), "the widget's words"
+        says = model.says(**{column: row[column] for column in model.turns}) if model.says else ""
+        words = "; ".join(filter(None, (measured(y, unit), says)))
+        assert facts == words, "the page's words"
+        assert chart.line(chosen, row[model.x]).endswith(f": {words}."), "the widget's words"
         seen += 1
     assert seen == len(data["cases"]) > 40
     assert len(made._page) < 21_000
@@ -72,7 +77,11 @@ def test_laws_at_points_that_can_be_checked_by_hand():
     assert models.stride(1, 4, 0) == 100 and models.stride(32, 4, 0) == 12.5
     assert models.stride(1, 4, 16) == pytest.approx(100 * 128 / 160), "a fifth sector"
     assert models.tile(128, 128) == 64
-    assert models.occupancy(128, 1, h200.name) == (h200.shared_kb_per_block + 1) // 33
+    assert models.stride_says(1, 4, 16) == "5 sectors"
+    assert models.tile_says(128, 128) == "32 KiB of shared memory for 64 of k"
+    assert models.occupancy(128, 4, h200.name) == (h200.shared_kb_per_block + 1) // 129
+    assert models.occupancy_says(128, 4, h200.name) == "128 KiB each; limit: shared memory"
+    assert models.occupancy_says(64, 1, h200.name) == "16 KiB each; limit: registers"
     slots = h200.sms * 128 * h200.boost_mhz / 1e3
     assert models.instructions(8, 4, h200.name) == pytest.approx(100 * slots / 8 / (h200.dram_gb_s * 2))
     assert models.crossover(1, 4, h200.name) < models.crossover(1, 16, h200.name)
@@ -80,9 +89,59 @@ def test_laws_at_points_that_can_be_checked_by_hand():
     assert (
         models.attention(131072, "512", 32, h200.name) < models.attention(131072, "none", 32, h200.name) / 50
     )
-    assert models.phases(8.0, "fp16", "qwen2.5-1.5b", h200.name) < models.phases(
-        0.0, "fp16", "qwen2.5-1.5b", h200.name
-    )
+    assert models.attention_says(1, "none", 32, h200.name).startswith("1.64e-05 GFLOP, 0.0205 MB: bytes")
+    assert models.attention_says(131072, "none", 32, h200.name).endswith(": FLOPs decide")
+    eight, none = (models.phases(us, 5, "fp16", "qwen2.5-1.5b", h200.name) for us in (8.0, 0.0))
+    assert eight < none == models.phases(0.0, 50, "fp16", "qwen2.5-1.5b", h200.name), "free phases"
+    layers = model_shapes.get("qwen2.5-1.5b").layers
+    assert 1e6 / eight - 1e6 / none == pytest.approx(8 * (5 * layers + 1))
+
+
+def test_rows_that_start_in_one_bank_take_a_turn_each():
+    """As the attention kernels ask on the CPU: the rows of 4_mma and of 5_padded, eight at a time."""
+    assert models.banks(0, 128, 4) == 32 and models.banks(4, 128, 4) == 1
+    assert models.banks_says(0, 128, 4) == "31 by conflicts"
+    assert math.isnan(models.banks(4, 256, 16)), "16 bytes are not read from between two"
+    for scene, padding in (("tiles", 0), ("padded tiles", 16)):
+        one = diagram.memory.lanes_in_banks(drawn.read("requests", scene))
+        lanes = list(one.taking_part().values())
+        row = lanes[1] - lanes[0] - padding
+        mine = models.down_a_column(row, padding, one.width)
+        assert (
+            Request(tuple(lanes[:8]), one.width, "").turns()
+            == Request(mine.places[:8], one.width, "").turns()
+        )
+        eight = len(Request(tuple(lanes[:8]), one.width, "").turns())
+        assert models.banks(padding, row, one.width) == 4 * eight, "four times eight rows"
+
+
+def test_a_link_costs_what_its_table_says():
+    assert models.LINKS["NVLink"] == links.SHEET_GB_S
+    assert models.LINKS["PCIe 5"] == 16 * device.PCIE_LANE_GB_S[5]
+    size = 2 * model_shapes.get("llama-3-8b").hidden
+    wire = links.crossing("all_reduce", links.all_reduce.DEFAULT, size, 2) / links.SHEET_GB_S / 1e3
+    assert models.wire_us(2, "llama-3-8b", "NVLink") == wire
+    on = {link: models.shared(2.0, 4, link, "llama-3-8b", "fp16") for link in models.LINKS}
+    assert on["NVLink"] > on["PCIe 6"] > on["PCIe 5"] > on["PCIe 4"]
+    alone = {models.shared(us, 1, "PCIe 3", "llama-3-8b", "fp16") for us in (1.0, 32.0)}
+    assert len(alone) == 1, "one GPU has nothing to sum"
+
+
+def test_laws_are_those_that_the_studies_and_pages_call():
+    """A model, a study and a page that say the same law call one function of it."""
+    gb_s = device.get(models.SHARED_BY).dram_gb_s
+    sum_us = split.sum_us(split.SEPARATE, 2 * model_shapes.get("llama-3-8b").hidden, 2)
+    wire = models.wire_us(2, "llama-3-8b", "NVLink")
+    told = models.shared(sum_us - wire, 2, "NVLink", "llama-3-8b", "fp16")
+    for study in (split, links):
+        assert 1e6 / told == pytest.approx(study.token_us("llama-3-8b", "fp16", split.SEPARATE, 2, gb_s))
+    h200 = device.get("h200")
+    chip = (h200.dram_gb_s, h200.sms, h200.boost_mhz / 1e3)
+    afforded = roofline.instructions_afforded(4, *chip)
+    assert models.instructions(2 * afforded, 4, h200.name) == pytest.approx(50)
+    limits = roofline.residency_limits(72, 128, 32 * 1024)
+    assert limits == attention_of_kernels.limits_of(72, 128, 32 * 1024)
+    assert roofline.residency(72, 128, 32 * 1024) == min(limits.values())
 
 
 def test_the_decoders_law_is_the_models():

@@ -14,15 +14,15 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import rooflab.lab
-from made_up import CONTROLS, ROOFS, frame, row
+from made_up import CONTROLS, ROOFS, RUNGS, frame, row
 from rooflab import studies
 from rooflab.cli import parser
 from rooflab.errors import DeviceMismatch, GateError, RooflabError, UsageError
 from rooflab.records.case import Case
 from rooflab.studies import bandwidth
 from rooflab.view.explorer import Explorer, measurer
-from rooflab.view.explorer_axes import BOTTOM, LEFT, RIGHT, TOP, short, view
-from rooflab.view.explorer_svg import GROUPS, OWN_INK, Chart, path
+from rooflab.view.explorer_axes import BOTTOM, LEFT, RIGHT, TOP, path, short, view
+from rooflab.view.explorer_svg import GROUPS, OWN_INK, Chart
 from stand_in import Machine
 
 
@@ -167,7 +167,8 @@ def test_the_axes_hold_the_shown_curves_and_little_more():
         assert len(made.views) == 4
         for slice_, seen in made.views.items():
             mine = [point for point in made.points if point.picks[1:] == slice_]
-            heights, widths = [point.py for point in mine], [point.px for point in mine]
+            heights = [height for point in mine for height in (point.py, point.told)]
+            widths = [point.px for point in mine]
             assert TOP <= min(heights) < TOP + 25, "the highest point is near the top"
             assert max(heights) <= BOTTOM and (not ylog or max(heights) > BOTTOM - 25)
             assert min(widths) == LEFT + 8 and max(widths) == RIGHT - 12
@@ -196,6 +197,90 @@ def test_no_name_runs_into_another_and_each_is_led_to_its_curve(count):
         px, py = seen.to_x(end[0]), seen.to_y(end[1])
         led = f"M{short(px + 3)} {py}L{short(x - 2)} {short(y - 3)}" in seen.leaders
         assert led == (abs(y - 3 - py) > 4.05) or abs(abs(y - 3 - py) - 4) < 0.1
+
+
+@pytest.mark.parametrize("through", [0, 1, 3])
+def test_names_of_curves_that_end_together_keep_the_order_of_their_ends(through):
+    """Beside curves that go on: as many rungs as were measured at one size alone."""
+    lone = {j: [(4, y)] for j, y in enumerate((4.0, 6.6, 10.4, 47.0, 170.0, 230.0))}
+    on = {10 + j: [(1, 40.0 + 70 * j), (4, 60.0 + 80 * j), (16, 60.0 + 90 * j)] for j in range(through)}
+    names = [f"a curve's name {j}" for j in range(20)]
+    xs = (1, 4, 16)
+    curves = lone | on | {19: [(1, 700.0), (16, 720.0)]}
+    seen = view(curves, {x: str(x) for x in xs}, names, xlog=True, ylog=False)
+    placed = {j: (x, y) for j, x, y in seen.names}
+    heights = [placed[j][1] for j in lone]
+    assert heights == sorted(heights, reverse=True), "the lowest curve's name is the lowest"
+    assert all(below - above >= 10.8 for below, above in itertools.pairwise(heights))
+    assert len({placed[j][0] for j in lone}) == 1 and all(TOP <= y <= BOTTOM for y in heights)
+
+
+# --- predictions ------------------------------------------------------------
+
+
+def test_the_chosen_curves_predictions_are_a_dashed_line_of_that_name():
+    """At the height at which the prediction would have been measured: of rates as of times."""
+    rows = frame()
+    for y, ylog in (("gb_s", False), ("median_us", True)):
+        made = Chart(rows, "n", y, CONTROLS, ROOFS if y == "gb_s" else None, ylog=ylog)
+        for picks in (["2_vector", "copy", "warm"], ["1_word", "read", "cold"]):
+            groups = made.groups(picks, 2**20)
+            mine = rows[(rows.impl == picks[0]) & (rows.operator == picks[1]) & (rows.cache == picks[2])]
+            seen = made.views[made.points[made.nearest(picks, 2**20)].picks[1:]]
+            wanted = mine.bytes / mine.predicted_us / 1e3 if y == "gb_s" else mine.predicted_us
+            spots = [
+                f"{seen.to_x(n)} {seen.to_y(value)}"
+                for n, value in zip(mine.n, wanted.astype(float), strict=True)
+            ]
+            assert groups["predicted"] == f'<path d="M{"L".join(spots)}"/>'
+            assert groups["predicted-name"].endswith(">predicted</text>")
+    assert "stroke-dasharray" in GROUPS["predicted"]
+
+
+def test_without_predictions_there_is_no_such_line():
+    rows = frame()
+    none = rows.assign(predicted_us=None)
+    text, data, still = page(explorer(frame=none))
+    assert not inside(still, "predicted") and not inside(still, "predicted-name")
+    assert "Dashed" not in text and all("told" not in seen for seen in data["views"].values())
+    few = rows.assign(predicted_us=rows.predicted_us.where(rows.impl == "2_vector"))
+    made = Chart(few, "n", "gb_s", CONTROLS, ROOFS)
+    assert made.groups(["2_vector", "read", "cold"], 2**20)["predicted"]
+    assert not made.groups(["3_grid", "read", "cold"], 2**20)["predicted"], "another one's are not drawn"
+    other = rows.assign(**{"%": rows.gb_s})
+    made = Chart(other, "n", "%", CONTROLS)
+    assert not made.groups(["2_vector", "read", "cold"], 2**20)["predicted"], "neither a time nor a rate"
+    lone = rows[(rows.n == 2**20) & (rows.cache == "cold")]
+    made = Chart(lone, "n", "gb_s", CONTROLS)
+    assert "h16" in made.groups(["2_vector", "read"], 2**20)["predicted"], "a short line at a lone one"
+
+
+def test_the_name_of_the_predictions_meets_no_other_letters():
+    made = Chart(frame(), "n", "gb_s", CONTROLS, ROOFS)
+    for slice_, seen in made.views.items():
+        roofs = {seen.to_y(made.levels[p.roof]) for p in made.points if p.picks[1:] == slice_}
+        assert len(seen.told_names) == len(RUNGS)
+        for _, x, y in seen.told_names:
+            assert LEFT <= x <= RIGHT - 50 and TOP <= y <= BOTTOM
+            for roof in roofs:
+                assert x > LEFT + 150 or y - 8 > roof - 3 or y + 2 < roof - 14, "the roof's name"
+
+
+def test_a_still_says_what_it_is_of():
+    text, _, _ = page(explorer())
+    assert "A still image of recorded cases: " in text and " Dashed: what was predicted." in text
+    rows = frame()[["impl", "n", "gb_s"]].drop_duplicates(["impl", "n"]).assign(case=lambda f: f.index)
+    text, _, _ = page(explorer(frame=rows, controls={"impl": "Rung"}, roof=None))
+    assert "A still image of computed points: " in text and "recorded" not in text
+
+
+def test_a_control_with_one_option_is_not_shown():
+    rows = frame()
+    one = explorer(frame=rows[rows.impl == "2_vector"])
+    shown = [widget.description for widget in one.children[0].children]
+    assert shown == ["Stream", "Cache", "Elements"], "the rung is in the text"
+    assert "Rung 2_vector, " in one._text.value
+    assert [widget.description for widget in explorer().children[0].children] == ["Rung", *shown]
 
 
 def test_ticks_of_a_logarithmic_axis_are_plain_numbers():

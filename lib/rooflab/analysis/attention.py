@@ -122,12 +122,8 @@ def budgets(rows: pd.DataFrame, widths: Sequence[int]) -> pd.DataFrame:
 
 
 def limits_of(registers: int, threads: int, shared: int) -> dict[str, int]:
-    """Blocks that each resource of an SM of compute capability 9.0 allows by itself (study.residency)."""
-    return {
-        "registers": roofline.residency(registers, threads, 0),
-        "shared memory": roofline.residency(1, threads, shared),
-        "threads": 2048 // (32 * -(-threads // 32)),
-    }
+    """Blocks that each resource of an SM of compute capability 9.0 allows by itself."""
+    return roofline.residency_limits(registers, threads, shared)
 
 
 # --- a prompt as a whole ------------------------------------------------------------------------------------

@@ -47,10 +47,21 @@ class Device:
         return sm(self.compute_capability)
 
     @property
+    def threads_per_sm(self) -> int:
+        """Threads that an SM holds at once, by the CUDA C++ Programming Guide's table of compute
+        capabilities.
+        """
+        return {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}.get(self.compute_capability, 2048)
+
+    @property
     def has_hopper(self) -> bool:
         """Whether sm_90a code (wgmma, tensor memory access) runs on this GPU."""
         return self.compute_capability == (9, 0)
 
+
+# GB/s of a lane of PCI Express by generation, after line coding (128b/130b from generation 3 on), from the
+# base specifications.
+PCIE_LANE_GB_S = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 _PEAKS = ("fp32", "tf32_tensor", "fp16_tensor", "bf16_tensor", "int8_tensor", "fp8_tensor")
 _OPTIONAL = ("tf32_tensor", "bf16_tensor", "fp8_tensor")

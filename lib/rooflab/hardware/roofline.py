@@ -177,12 +177,21 @@ def bandwidth(in_flight_per_sm: float, sms: int, latency_ns: float, roof_gb_s: f
     return min(roof_gb_s, in_flight_per_sm * sms / latency_ns)
 
 
+def issue_slots(sms: int, ghz: float) -> float:
+    """Thread instructions a nanosecond: an SM issues for 4 x 32 threads a clock."""
+    return sms * 4 * 32 * ghz
+
+
+def instructions_afforded(bits: float, gb_s: float, sms: int, ghz: float) -> float:
+    """Thread instructions that each weight of so many bits may cost where they come at a bandwidth."""
+    return issue_slots(sms, ghz) / (gb_s / (bits / 8))  # weights a nanosecond
+
+
 def share_for_instructions(each: float, bits: float, gb_s: float, sms: int, ghz: float) -> float:
     """The share of a bandwidth at which weights of so many bits can come where each costs `each` of a
-    thread's instructions: an SM issues for 4 x 32 threads a clock. At most 1.
+    thread's instructions. At most 1.
     """
-    arriving = gb_s / (bits / 8)  # weights a nanosecond
-    return min(1.0, sms * 4 * 32 * ghz / each / arriving)
+    return min(1.0, instructions_afforded(bits, gb_s, sms, ghz) / each)
 
 
 def phases_us(phases: float, fixed_us: float, bytes_: float, gb_s: float) -> float:
@@ -190,12 +199,23 @@ def phases_us(phases: float, fixed_us: float, bytes_: float, gb_s: float) -> flo
     return phases * fixed_us + bytes_ / gb_s / 1e3
 
 
-def residency(registers: int, threads: int, shared: int, shared_per_sm: int = 228 * 1024) -> int:
-    """Blocks of this many registers a thread, threads and bytes of shared memory that an SM holds at once,
-    on chips with 65 536 registers and 2048 threads an SM: registers are given out to warps by 256, shared
+def residency_limits(
+    registers: int, threads: int, shared: int, shared_per_sm: int = 228 * 1024, threads_per_sm: int = 2048
+) -> dict[str, int]:
+    """Blocks of this many registers a thread, threads and bytes of shared memory that each resource of an SM
+    allows by itself, on chips with 65 536 registers an SM: registers are given out to warps by 256, shared
     memory by 128 bytes with 1 KiB a block for the system.
     """
     warps = math.ceil(threads / 32)
-    by_registers = 65536 // (math.ceil(registers * 32 / 256) * 256 * warps)
-    by_shared = shared_per_sm // (math.ceil(shared / 128) * 128 + 1024)
-    return min(by_registers, by_shared, 2048 // (32 * warps), 32)
+    return {
+        "registers": 65536 // (math.ceil(registers * 32 / 256) * 256 * warps),
+        "shared memory": shared_per_sm // (math.ceil(shared / 128) * 128 + 1024),
+        "threads": threads_per_sm // (32 * warps),
+    }
+
+
+def residency(
+    registers: int, threads: int, shared: int, shared_per_sm: int = 228 * 1024, threads_per_sm: int = 2048
+) -> int:
+    """Blocks that an SM holds at once, by the scarcest of `residency_limits`, 32 at most."""
+    return min(*residency_limits(registers, threads, shared, shared_per_sm, threads_per_sm).values(), 32)

@@ -431,17 +431,13 @@ class Lab:
         return Context(
             device=self.spec,
             sms=facts.get("sms"),
-            pcie_gb_s=_PCIE_LANE_GB_S[generation] * lanes
-            if generation in _PCIE_LANE_GB_S and lanes
+            pcie_gb_s=devices.PCIE_LANE_GB_S[generation] * lanes
+            if generation in devices.PCIE_LANE_GB_S and lanes
             else None,
             latency_ns=latency_ns(self.store.read("environment")),
             effort=self.effort,
             gpus=self.gpus,
         )
-
-
-# Bytes a second and lane after line coding (128b/130b from generation 3 on), PCI Express base specifications.
-_PCIE_LANE_GB_S = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
 def unlisted(run: pd.Series) -> Unlisted:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from rooflab import studies
 from rooflab.analysis import way
+from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics import quant
 from rooflab.ops import int4, stream
@@ -85,15 +86,16 @@ def run_facts(
 
 def instruction_budget(sms: int, ghz: float, read_roof: float, weight: float, gpu: str, spent: Rows) -> None:
     """Draw how many instructions a weight may cost at the read roof; say what the first rung spends."""
-    slots = sms * 4 * 32 * ghz  # thread instructions a nanosecond
+    slots, chip = roofline.issue_slots(sms, ghz), (read_roof, sms, ghz)
     arriving = {"INT4": read_roof / weight, "FP16": read_roof / 2}  # weights a nanosecond
     budget = pd.DataFrame({"format": arriving.keys(), "rate": arriving.values()})
-    budget["each"] = slots / budget["rate"]
+    budget["each"] = [roofline.instructions_afforded(8 * bytes_, *chip) for bytes_ in (weight, 2)]
     names = {"format": "Weights", "rate": "At the roof, weights/ns"}
     names |= {"each": "Instructions each may cost"}
     forms = {"rate": "{:,.0f}", "each": "{:.1f}"}
     title = f"{slots:,.0f} thread instructions a nanosecond on {gpu}, divided by the weights that arrive"
     afford = float(budget["each"][0])
+    share = roofline.share_for_instructions(len(LEAST), 8 * weight, *chip)
     first = spent[spent["impl"] == _RUNGS[0].name]["each"]
     diagram.budget(afford, LEAST, [("rung 1, counted", each) for each in first]).show()
     display.say(
@@ -102,10 +104,9 @@ def instruction_budget(sms: int, ghz: float, read_roof: float, weight: float, gp
         f"weights arrive in that time. Divide: an FP16 weight may cost {budget['each'][1]:.0f} instructions. "
         f"INT4 weights arrive {2 / weight:.1f} times as fast, so each may cost **{afford:.1f}**. "
         + (
-            f"A kernel that spends {len(LEAST)} cannot reach more than {afford / len(LEAST):.0%} of the "
-            "roof on "
+            f"A kernel that spends {len(LEAST)} cannot reach more than {share:.0%} of the roof on "
             f"the {gpu}, whatever its loads."
-            if afford < len(LEAST)
+            if share < 1
             else f"On the {gpu} the roof leaves room for that."
         )
         + (f" Rung 1 spends {first.iloc[0]:.1f} with its loads and addresses" if len(first) else "")

@@ -117,7 +117,7 @@ def explore(found: Rows, gpu: str) -> Any:
         return None
     return explorer.Explorer(
         "drafts",
-        drafts.speculated(found, _WAYS),
+        drafts.speculated(found, _WAYS).drop(columns="predicted_us"),  # of a check, not of these
         x="percent",
         y="tok_s",
         controls={"batch": "Tokens a check", "drafted": "Drafts", "weights_as": "Weights", "model": "Model"},

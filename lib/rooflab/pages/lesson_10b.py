@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from rooflab import words
+from rooflab.hardware import device
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.ops import all_reduce
@@ -398,11 +399,13 @@ def turned(rows: Rows, gpu: Any) -> None:
     text = (
         "Tokens a second by memories and sums alone. How much may a sum cost before another GPU stops paying?"
     )
-    if bare in known["gpu"] and row["model"] in known["model"] and row["format"] in known["weights"]:
+    shared_by = device.get(models.SHARED_BY).name
+    if bare == shared_by and row["model"] in known["model"] and row["format"] in known["weights"]:
         us = min(known["sum_us"], key=lambda each: abs(each - 2))
-        told = models.shared(us, 2, row["model"], row["format"], bare)
+        told = models.shared(us, 2, "NVLink", row["model"], row["format"])
         text += (
-            f" It leaves launches out: for {row['title']} on two {bare}s and {us:g} µs a sum it says "
+            f" It leaves launches out: for {row['title']} on two {bare}s over NVLink and {us:g} µs a sum "
+            f"it says "
             f"{told:,.0f}, and {row['tok_s']:,.0f} were measured."
         )
     display.say(f"**Turn the model.** {text}")

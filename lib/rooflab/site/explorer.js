@@ -44,9 +44,13 @@
     const [left, top, right, bottom] = data.box;
     const count = data.controls.length;
     const cases = data.cases.map((c) => ({
-      picks: c.slice(0, count), x: c[count], px: c[count + 1], y: c[count + 2], roof: c[count + 3],
-      facts: c[count + 4],
+      picks: c.slice(0, count), x: c[count], y: c[count + 1], roof: c[count + 2], facts: c[count + 3],
+      told: c[count + 4],
     }));
+    // Parts that several cases share are held once, as explorer_facts.packed says.
+    for (const c of cases) c.facts = c.facts.map((p) => (typeof p === "number" ? data.words[p] : p)).join("; ");
+    const viewOf = (picks) => data.views[picks.slice(1).join(",")];
+    for (const c of cases) c.px = data.axes[viewOf(c.picks).axis].at[c.x];
     const svg = inline(root.querySelector("img"));
     const line = root.querySelector(".said");
     let moved = []; // the controls that a choice took along
@@ -90,6 +94,16 @@
       };
     }
 
+    // The chosen curve's predictions, a short line at a lone one.
+    function foretell(shown, view, axis) {
+      const told = cases.filter((c) => c.told !== undefined && c.picks.every((p, k) => p === shown.picks[k]));
+      const points = told.map((c) => [c.px, c.told]).sort((a, b) => a[0] - b[0]);
+      const lone = points.length === 1 && "M" + short(points[0][0] - 8) + " " + points[0][1] + "h16";
+      const named = (view.told || []).filter((t) => t[0] === shown.picks[0] && points.length);
+      fill("predicted", points.length ? [element("path", { d: lone || path(points, axis.ticks) })] : []);
+      fill("predicted-name", named.map((t) => element("text", { x: t[1], y: t[2] }, data.predicted)));
+    }
+
     // The axes of the shown slice, its ticks, and what leads to its names.
     function frame(view, axis) {
       const words = view.y.map((t) => element("text", { x: left - 6, y: short(t[0] + 4), "text-anchor": "end" }, t[1]));
@@ -105,7 +119,7 @@
 
     function draw() {
       const shown = nearest(-1);
-      const view = data.views[shown.picks.slice(1).join(",")];
+      const view = viewOf(shown.picks);
       const roof = shown.roof < 0 ? null : [data.roofs[shown.roof], view.roofs[shown.roof]];
       const axis = data.axes[view.axis];
       frame(view, axis);
@@ -131,6 +145,7 @@
       }
       fill("name", named.name);
       fill("names", named.names);
+      foretell(shown, view, axis);
       const px = shown.px, py = shown.y;
       fill("wanted", []);
       fill("ring", [element("circle", { cx: px, cy: py, r: 6.5 })]);
@@ -165,7 +180,7 @@
         chosen.picks[k] = Number(select.value);
         settle(k);
       });
-      controls.append(labelled(control.label, select, k));
+      if (control.texts.length > 1) controls.append(labelled(control.label, select, k));
       selects.push(select);
     });
     const range = document.createElement("input");

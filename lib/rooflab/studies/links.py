@@ -109,17 +109,23 @@ def bound_us(operator: str, impl: str, size: int, gpus: int, rate_gb_s: float = 
     return LAUNCH_US + HOP_US * crossings(operator, impl) + wire
 
 
-def token_us(model: str, format: str, impl: str, gpus: int, gb_s: float) -> float:
-    """A token's bound: its weights over the memories of all GPUs, and two sums a layer over several. The head
-    is whole on each.
+def split_token_us(
+    model: str, format: str, gpus: int, gb_s: float, each_us: float, heads_on: int = 1
+) -> float:
+    """A token's bound: its weights over the memories of all GPUs, and over several two sums a layer of
+    `each_us`. The head, in FP16, is whole on each, or shared by `heads_on`.
     """
     shape, head_format = model_shapes.get(model), "fp16"
-    whole = model_shapes.weight_bytes(shape, format, head_format)
     head = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[head_format]
-    weights = ((whole - head) / gpus + head) / gb_s / 1e3
-    if gpus == 1:
-        return weights
-    return weights + 2 * shape.layers * bound_us("all_reduce", impl, 2 * shape.hidden, gpus)
+    body = model_shapes.weight_bytes(shape, format, head_format) - head
+    sums = 2 * shape.layers * each_us if gpus > 1 else 0.0
+    return (body / gpus + head / heads_on) / gb_s / 1e3 + sums
+
+
+def token_us(model: str, format: str, impl: str, gpus: int, gb_s: float) -> float:
+    """A token's bound, with sums by `impl`."""
+    each = bound_us("all_reduce", impl, 2 * model_shapes.get(model).hidden, gpus)
+    return split_token_us(model, format, gpus, gb_s, each)
 
 
 class Links(Study):

@@ -77,11 +77,9 @@ def token_us(model: str, format: str, impl: str, gpus: int, gb_s: float) -> floa
     """A token's bound: its weights over the memories of all GPUs, and two sums a layer over several. The head
     is whole on each but where sums are in the norms.
     """
-    shape = model_shapes.get(model)
-    head = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[HEAD]
-    body = model_shapes.weight_bytes(shape, format, HEAD) - head
-    sums = 2 * shape.layers * sum_us(impl, 2 * shape.hidden, gpus) if gpus > 1 else 0.0
-    return (body / gpus + head / (gpus if impl in (FUSED, FUSED_PLAIN) else 1)) / gb_s / 1e3 + sums
+    each = sum_us(impl, 2 * model_shapes.get(model).hidden, gpus)
+    heads_on = gpus if impl in (FUSED, FUSED_PLAIN) else 1
+    return links.split_token_us(model, format, gpus, gb_s, each, heads_on)
 
 
 def prompt_us(model: str, seq: int, gpus: int, tflop_s: float) -> float:

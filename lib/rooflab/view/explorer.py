@@ -25,7 +25,7 @@ from rooflab.view.captions import Roof, number
 from rooflab.view.explorer_svg import Chart, Control
 
 LIMIT = 80_000  # bytes of JSON: an explorer must not outweigh the lesson around it
-NOTE = "A still image of recorded cases: its controls work on the course's pages and in JupyterLab."
+NOTE = "A still image of {}: its controls work on the course's pages and in JupyterLab."
 Measure = Callable[[Case, Callable[[str], None]], Mapping[str, Any] | pd.Series]
 _FIELDS = {field.name for field in fields(Case)}
 
@@ -103,6 +103,7 @@ class Explorer(ipywidgets.VBox):
         self._options["x_names"] = x_names
         self._options["foretold"] = foretold
         self._chart = self._recorded = Chart(frame, **self._options)
+        self._what = "recorded cases" if "study" in frame else "computed points"
         self._own = pd.DataFrame()  # rows measured here
         self._waiting: deque[Case] = deque()
         self._lock, self._worker = threading.Lock(), threading.Thread()
@@ -137,7 +138,8 @@ class Explorer(ipywidgets.VBox):
         for widget in (*self._picks, self._size):
             widget.observe(self._redraw, "value")
         sliders = [self._size] if len(sizes) > 1 else []  # one size is no choice; the axis names it
-        row = ipywidgets.HBox([*self._picks, *sliders], layout={"flex_flow": "row wrap"})
+        several = [pick for pick, c in zip(self._picks, chart.controls, strict=True) if len(c.values) > 1]
+        row = ipywidgets.HBox([*several, *sliders], layout={"flex_flow": "row wrap"})
         self._command = ipywidgets.Text(
             description="Copy as case", style=wide, layout={"width": "100%", "max_width": "680px"}
         )
@@ -250,22 +252,23 @@ class Explorer(ipywidgets.VBox):
                 f"pass fewer rows, so that it stays within {LIMIT // 1000} KB."
             )
         still = base64.b64encode(chart.svg(picks, size, paper=True).encode()).decode()
-        line, title = chart.line(picks, size), chart.title or "Recorded cases"
+        line, title = chart.line(picks, size), chart.title or self._what.capitalize()
+        dashed = " Dashed: what was predicted." if chart.points[chart.start].told is not None else ""
         # An attribute, not a script element: whatever a sanitiser drops, no data is left behind as text.
         packed = data.replace("&", "&amp;").replace("'", "&#39;").replace("<", "&lt;")
         return (
             f'<div class="rooflab-explorer" id="explorer-{self._slug}" role="group" '
             f"aria-label=\"{escape(title)}\" data-explorer='{packed}'>\n"
-            f'<img src="data:image/svg+xml;base64,{still}" alt="{escape(f"{title}. {line}")}" width="680" '
-            'style="max-width:100%;height:auto">\n'
+            f'<img src="data:image/svg+xml;base64,{still}" alt="{escape(f"{title}. {line}{dashed}")}" '
+            'width="680" style="max-width:100%;height:auto">\n'
             f'<p class="said" aria-live="polite">{escape(line)}</p>\n'
-            f'<p class="note"><small>{NOTE}</small></p>\n</div>'
+            f'<p class="note"><small>{NOTE.format(self._what)}</small></p>\n</div>'
         )
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         bundle = dict(super()._repr_mimebundle_(**kwargs) or {})
         count = len(self._recorded.points)
-        bundle["text/plain"] = f"Explorer {self._slug}: {count} recorded cases"
+        bundle["text/plain"] = f"Explorer {self._slug}: {count} {self._what}"
         bundle["text/html"] = self._page
         return bundle
 

@@ -6,7 +6,7 @@ has a `View` of its own, so that no curve is flattened by others that are not in
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rooflab.view.ticks import spread
@@ -17,6 +17,7 @@ NAME, APART = 20, 11  # letters of a curve's name, and from one name to the next
 _LETTER = 5.8  # width of a name's letter, at most
 _MOST_TICKS = 8
 _NEAR = 24  # from the right end, within which a curve counts as reaching it
+PREDICTED = "predicted"  # what the curve of predictions is called
 
 
 @dataclass
@@ -47,6 +48,7 @@ class View:
     y_ticks: list[tuple[float, str]]
     names: list[tuple[int, float, float]]
     leaders: str
+    told_names: list[tuple[int, float, float]]  # likewise where the curve of predictions is named
 
     def place(self, x: float) -> float | None:
         """Where a value of x stands, None outside the axis."""
@@ -62,26 +64,53 @@ def view(
     *,
     xlog: bool,
     ylog: bool,
+    told: Mapping[int, list[tuple[float, float]]] | None = None,
 ) -> View:
     """The view of `curves`, index -> points (x, y), whose x are written as `texts` says. The axes also hold
-    the roofs' `levels` and the points `apart`, measured here; `names` are of all curves, by index.
+    the roofs' `levels`, the points `apart`, measured here, and the predictions `told`, points of the curves
+    by index; `names` are of all curves, by index.
     """
+    told = told or {}
     points = [*itertools.chain.from_iterable(curves.values()), *apart]
     widths = sorted({x for x, _ in points})
-    heights = [*(y for _, y in points), *levels]
+    heights = [*(y for _, y in points), *levels, *(y for mine in told.values() for _, y in mine)]
     to_x = Scale(widths[0], widths[-1], LEFT + 8, RIGHT - 12, xlog)
     low, high, ticks = (_log_ticks if ylog else _ticks)(min(heights), max(heights))
     to_y = Scale(low, high, BOTTOM, TOP, ylog)
     drawn = {j: [(to_x(x), to_y(y)) for x, y in sorted(mine)] for j, mine in curves.items()}
     placed, leaders = _named(drawn, names)
+    told_names = []
+    for j, mine in told.items():
+        foretold = [(to_x(x), to_y(y)) for x, y in sorted(mine)]
+        told_names.append((j, *_told_name(foretold, drawn[j], [to_y(v) for v in levels], placed, names)))
     x_ticks = _spaced([(to_x(x), texts[x]) for x in widths if x in texts])
-    return View(to_x, to_y, x_ticks, [(to_y(v), text) for v, text in ticks], placed, leaders)
+    return View(to_x, to_y, x_ticks, [(to_y(v), text) for v, text in ticks], placed, leaders, told_names)
 
 
 def short(value: float) -> float:
     """Rounded to a tenth; whole numbers without ".0", as a script writes them."""
     rounded = round(value, 1)
     return int(rounded) if rounded == int(rounded) else rounded
+
+
+def path(points: Sequence[tuple[float, float]], ticks: Sequence[float]) -> str:
+    """A curve through points, from left to right. A gap is left open that spans a third of the axis and three
+    of its `ticks`: sizes at which other curves were measured and this one was not.
+    """
+    drawn, last = "", 0.0
+    for k, (px, py) in enumerate(points):
+        apart = px - last > (RIGHT - LEFT) / 3 and sum(last < tick < px for tick in ticks) >= 3
+        drawn += f"{'M' if not k or apart else 'L'}{px} {py}"
+        last = px
+    return drawn
+
+
+def dashed(points: Sequence[tuple[float, float]], seen: View) -> str:
+    """A curve of predictions, a short line at a lone one."""
+    if len(points) == 1:
+        (px, py), *_ = points
+        return f"M{short(px - 8)} {py}h16"
+    return path(points, [px for px, _ in seen.x_ticks])
 
 
 def _spaced(ticks: list[tuple[float, str]]) -> list[tuple[float, str]]:
@@ -132,8 +161,9 @@ def _named(
 ) -> tuple[list[tuple[int, float, float]], str]:
     """Where the names of curves stand, and the lines that lead to those that had to move away.
 
-    Curves that reach the right end are named in a column there, in the order of their ends. A curve that
-    ends before is named beside its end, as near as no name and few lines are in the way.
+    Curves that reach the right end are named in a column there, in the order of their ends. Curves that end
+    together before are named beside their ends, in that order too, as near as no name and few lines are in
+    the way.
     """
     if len(drawn) < 2:
         return [], ""
@@ -145,28 +175,88 @@ def _named(
         for (_, j), y in zip(column, spread([py for py, _ in column], APART, TOP, BOTTOM), strict=True)
     }
     inked = [spot for points in drawn.values() for spot in _inked(points)]
-    for px, py, j in sorted((*end, j) for j, end in ends.items() if j not in placed):
-        wide = _LETTER * len(names[j])
-        under = [at for x, at in inked if px + 6 < x < px + 10 + wide]
+    early = sorted((*end, j) for j, end in ends.items() if j not in placed)
+    while early:
+        group = [end for end in early if end[0] <= early[0][0] + _NEAR]
+        early = early[len(group) :]
+        at, wide = (
+            group[-1][0] + (14 if len(group) > 1 else 8),
+            [_LETTER * len(names[j]) for _, _, j in group],
+        )
+        group.sort(key=lambda end: end[1])
+        under = [y for x, y in inked if at - 2 < x < at + 2 + max(wide)]
         beside = [
-            at for k, (x, at) in placed.items() if x < px + 12 + wide and px < x + _LETTER * len(names[k])
+            y
+            for k, (x, y) in placed.items()
+            if x < at + 4 + max(wide) and at < x + 8 + _LETTER * len(names[k])
         ]
+        wanted = [py for _, py, _ in group]
+
+        def moved(by: float, wanted: list[float] = wanted) -> list[float]:
+            return spread([y + by for y in wanted], APART, TOP, BOTTOM - 4)
 
         def cost(
-            dy: float, py: float = py, under: list[float] = under, beside: list[float] = beside
+            by: float,
+            wanted: list[float] = wanted,
+            under: list[float] = under,
+            beside: list[float] = beside,
+            moved: Callable[[float], list[float]] = moved,
         ) -> float:
-            y = py + dy
-            hit = sum(abs(at - y) < 6 for at in under)
-            met = sum(abs(at - y) < APART for at in beside)
-            return 100 * met + 4 * hit + abs(dy) + (1000 if not TOP <= y <= BOTTOM - 4 else 0)
+            found = moved(by)
+            hit = sum(abs(at - y) < 6 for y in found for at in under)
+            met = sum(abs(at - y) < APART for y in found for at in beside)
+            return (
+                100 * met
+                + (4 if len(found) == 1 else 1) * hit
+                + sum(abs(y - py) for y, py in zip(found, wanted, strict=True))
+            )
 
-        placed[j] = (px + 8, py + min((sign * d for d in range(0, 90, 3) for sign in (-1, 1)), key=cost))
+        best = moved(min((sign * d for d in range(0, 90, 3) for sign in (-1, 1)), key=cost))
+        placed |= {j: (at, y) for (_, _, j), y in zip(group, best, strict=True)}
     leaders = "".join(
         f"M{short(px + 3)} {short(py)}L{short(placed[j][0] - 2)} {short(placed[j][1])}"
         for j, (px, py) in ends.items()
         if abs(placed[j][1] - py) > 4
     )
     return [(j, short(x), short(y + 3)) for j, (x, y) in sorted(placed.items())], leaders
+
+
+def _told_name(
+    told: list[tuple[float, float]],
+    curve: list[tuple[float, float]],
+    roofs: Sequence[float],
+    named: Sequence[tuple[int, float, float]],
+    names: Sequence[str],
+) -> tuple[float, float]:
+    """Where the curve of predictions `told` is named: along it, above or below, where the least is in the way
+    of the lines, of the values beside the points of its `curve`, and of other names.
+    """
+    wide = _LETTER * len(PREDICTED)
+    spots = [*_inked(told), *_inked(curve)]
+    boxes: list[
+        tuple[float, float, float, float, int]
+    ]  # from x to x, from y to y, and what meeting one costs
+    boxes = [(LEFT + 4, LEFT + 160, roof - 14, roof - 3, 100) for roof in set(roofs)]
+    boxes += [(LEFT, RIGHT, roof - 1, roof + 1, 12) for roof in set(roofs)]
+    boxes += [(x, x + _LETTER * len(names[j]), y - 8, y + 1, 60) for j, x, y in named]
+    boxes += [(min(max(px - 38, LEFT), RIGHT - 90), px + 38, py - 23, py - 6, 15) for px, py in curve]
+
+    def cost(at: tuple[float, float]) -> float:
+        x, y = at
+        hit = sum(x - 3 < px < x + wide + 3 and y - 11 < py < y + 4 for px, py in spots)
+        met = sum(
+            weight
+            for x0, x1, y0, y1, weight in boxes
+            if x < x1 and x0 < x + wide and y - 8 < y1 and y0 < y + 2
+        )
+        return 4 * hit + met + 0.01 * x + (1000 if not TOP - 4 <= y - 8 < y <= BOTTOM - 2 else 0)
+
+    if len(told) == 1:
+        spots += [(told[0][0] + by, told[0][1]) for by in range(-8, 9, 4)]
+    tried = [(told[0][0] - 12 - wide, told[0][1] + 3)] if len(told) == 1 else []
+    tried += [(min(px, RIGHT - wide - 2), py + dy) for px, py in _inked(told)[::2] for dy in (-6, 13)]
+    x, y = min(tried, key=cost)
+    return short(x), short(y)
 
 
 def _inked(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -1,5 +1,8 @@
 """What an explorer says of a row, in words and plain values."""
 
+import itertools
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,8 +12,10 @@ from rooflab.errors import UsageError
 from rooflab.records.case import Case
 from rooflab.records.csv_table import is_blank
 from rooflab.studies.base import FORETOLD
-from rooflab.view.captions import measured, number
+from rooflab.view.captions import UNITS, measured, number
 
+_SHORT = 8  # letters of a part that may stand several times
+SAYS = "says"  # the column of what a row of a model says besides its figures
 _TIMES = ("median_us", "q1_us", "q3_us", "predicted_us")
 
 
@@ -26,7 +31,21 @@ def facts_of(row: pd.Series, y: str, unit: str, roof: tuple[str, float] | None, 
     if roof:
         share = roof[1] / float(row[y]) if y == "median_us" else float(row[y]) / roof[1]
         parts.append(f"{share:.0%} of {roof[0]}")
+    if isinstance(row.get(SAYS), str) and row[SAYS]:
+        parts.append(row[SAYS])
     return "; ".join(parts)
+
+
+def predicted(row: pd.Series, y: str) -> float | None:
+    """A row's predicted_us in the unit of y: the time itself, or the rate that it stands for; None without
+    one, and for a y that is no time and no rate.
+    """
+    us, time = _float(row.get("predicted_us")), _float(row.get("median_us"))
+    if not us or us < 0:
+        return None
+    if y == "median_us":
+        return us
+    return float(row[y]) * time / us if y in UNITS and time else None
 
 
 def _foretold(row: pd.Series) -> str:
@@ -44,6 +63,28 @@ def roof_label(name: str) -> str:
     """A ceiling's name in words: "dram_read" is "DRAM read"."""
     plain = ("read", "copy", "write", "triad", "tensor")
     return " ".join(w if w in plain else w.upper().replace("PCIE", "PCIe") for w in name.split("_"))
+
+
+def packed(facts: Sequence[str]) -> tuple[list[str], list[list[Any]]]:
+    """The parts that several facts share, once each, and every one of the facts as a list of texts and of
+    indices of such parts: "; " joins them again.
+    """
+    parts = [each.split("; ") for each in facts]
+    count = Counter(itertools.chain.from_iterable(parts))
+    shared = [part for part, times in count.items() if times > 1 and len(part) > _SHORT]
+    index = {part: k for k, part in enumerate(shared)}
+    found: list[list[Any]] = []
+    for each in parts:
+        line: list[Any] = []
+        for part in each:
+            if part in index:
+                line.append(index[part])
+            elif line and isinstance(line[-1], str):
+                line[-1] += f"; {part}"
+            else:
+                line.append(part)
+        found.append(line)
+    return shared, found
 
 
 def _float(value: Any) -> float | None:

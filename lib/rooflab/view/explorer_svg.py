@@ -16,8 +16,22 @@ import pandas as pd
 from rooflab.errors import UsageError
 from rooflab.records.case import Case
 from rooflab.view.captions import UNITS, Roof, number, one_device, size_text
-from rooflab.view.explorer_axes import BOTTOM, HEIGHT, LEFT, NAME, RIGHT, TOP, WIDTH, View, short, view
-from rooflab.view.explorer_facts import facts_of, plain, roof_label, text
+from rooflab.view.explorer_axes import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    NAME,
+    PREDICTED,
+    RIGHT,
+    TOP,
+    WIDTH,
+    View,
+    dashed,
+    path,
+    short,
+    view,
+)
+from rooflab.view.explorer_facts import facts_of, packed, plain, predicted, roof_label, text
 
 # All but the first read on white and on near-black.
 INK, ACCENT, ROOF_INK, OWN_INK = "#1A1A1A", "#1F83C6", "#C8541A", "#2C9159"
@@ -35,12 +49,14 @@ GROUPS = {
     "leaders": 'fill="none" stroke="currentColor" stroke-opacity="0.4" stroke-width="0.7"',
     "others": 'fill="none" stroke="currentColor" stroke-opacity="0.3" stroke-width="1.3"',
     "others-dots": 'fill="currentColor" fill-opacity="0.3"',
+    "predicted": f'fill="none" stroke="{ACCENT}" stroke-width="1.6" stroke-dasharray="4 3"',
     "roof": f'fill="none" stroke="{ROOF_INK}" stroke-width="1.5" stroke-dasharray="7 4"',
     "roof-label": f'{HALO} fill="{ROOF_INK}" font-size="11" font-weight="bold"',
+    "predicted-name": f'{HALO} fill="{ACCENT}" font-size="10" font-style="italic"',
     "wanted": 'fill="none" stroke="currentColor" stroke-opacity="0.6" stroke-dasharray="2 3"',
-    "names": f'{HALO} fill="currentColor" fill-opacity="0.75" font-size="10"',
     "line": f'fill="none" stroke="{ACCENT}" stroke-width="2.2" stroke-linejoin="round"',
     "dots": f'fill="{ACCENT}"',
+    "names": f'{HALO} fill="currentColor" fill-opacity="0.75" font-size="10"',
     "name": f'{HALO} fill="{ACCENT}" font-size="10.5" font-weight="bold"',
     "ring": f'fill="none" stroke="{ACCENT}" stroke-width="2"',
     "value": f'{HALO} fill="currentColor" font-size="12" font-weight="bold"',
@@ -61,7 +77,7 @@ class Control(NamedTuple):
 
 class Point(NamedTuple):
     """A recorded case as drawn: indices into the controls' and x values, its place in the view of its slice,
-    index of its roof, facts."""
+    index of its roof, facts, and where its prediction stands, None without one."""
 
     picks: tuple[int, ...]
     x: int
@@ -69,6 +85,7 @@ class Point(NamedTuple):
     py: float
     roof: int
     facts: str
+    told: float | None
 
 
 class Chart:
@@ -130,12 +147,15 @@ class Chart:
         self.levels = [value for _, value in roofs]
         self.roofs = [f"{label} {number(value)} {self.unit}" for label, value in roofs]
         at = [(self._indices(row), float(row[x]), float(row[y])) for _, row in rows.iterrows()]
-        self.views = self._views(at, of_row)
+        told = [predicted(row, y) for _, row in rows.iterrows()]
+        self.views = self._views(at, of_row, told)
         self.points = []
         for i, (picks, px, py) in enumerate(at):
             ceiling, seen = of_row[i], self.views[picks[1:]]
             facts = facts_of(rows.iloc[i], y, self.unit, roofs[ceiling] if ceiling >= 0 else None, foretold)
-            self.points.append(Point(picks, sizes.index(px), seen.to_x(px), seen.to_y(py), ceiling, facts))
+            foretold_y = None if (value := told[i]) is None else seen.to_y(value)
+            place = (sizes.index(px), seen.to_x(px), seen.to_y(py))
+            self.points.append(Point(picks, *place, ceiling, facts, foretold_y))
         self._refuse_twins()
         # Shown first, of the slices with the most sizes: the best rate, or the best time at the largest size,
         # as small sizes are always quick.
@@ -154,7 +174,7 @@ class Chart:
         return tuple(values.index(value) if value in values else -1 for values, value in picks)
 
     def _views(
-        self, at: list[tuple[tuple[int, ...], float, float]], of_row: list[int]
+        self, at: list[tuple[tuple[int, ...], float, float]], of_row: list[int], told: list[float | None]
     ) -> dict[tuple[int, ...], View]:
         """The axes and names of every slice: of the cases that agree in all controls but the first."""
         own = [
@@ -166,13 +186,17 @@ class Chart:
             texts = {v: text.rpartition(".")[2].partition("_")[0] for v, text in texts.items()}
         for slice_ in dict.fromkeys(picks[1:] for picks, _, _ in at):
             curves: dict[int, list[tuple[float, float]]] = {}
+            foretold: dict[int, list[tuple[float, float]]] = {}
             levels = []
-            for (picks, x, y), roof in zip(at, of_row, strict=True):
+            for (picks, x, y), roof, prediction in zip(at, of_row, told, strict=True):
                 if picks[1:] == slice_:
                     curves.setdefault(picks[0], []).append((x, y))
                     levels += [self.levels[roof]] if roof >= 0 else []
+                    if prediction is not None:
+                        foretold.setdefault(picks[0], []).append((x, prediction))
             apart = [point for where, point in own if where == slice_]
-            found[slice_] = view(curves, texts, self.names, levels, apart, xlog=self.xlog, ylog=self.ylog)
+            axes: dict[str, Any] = {"xlog": self.xlog, "ylog": self.ylog, "told": foretold}
+            found[slice_] = view(curves, texts, self.names, levels, apart, **axes)
         return found
 
     def x_text(self, value: float, column: str, largest: float) -> str:
@@ -262,6 +286,11 @@ class Chart:
         for j, at, y in seen.names:
             name = f'<text x="{at}" y="{y}">{escape(self.names[j])}</text>'
             parts["name" if j == shown.picks[0] else "names"] += name
+        told = sorted((p.px, p.told) for p in self.points if p.picks == shown.picks and p.told is not None)
+        if told:
+            parts["predicted"] = f'<path d="{dashed(told, seen)}"/>'
+            at, y = next((at, y) for j, at, y in seen.told_names if j == shown.picks[0])
+            parts["predicted-name"] = f'<text x="{at}" y="{y}">{PREDICTED}</text>'
         px, py, wanted = shown.px, shown.py, seen.place(x)
         if x != self.x.values[shown.x] and wanted is not None:
             parts["wanted"] = f'<path d="M{wanted} {TOP}V{BOTTOM}"/>'
@@ -317,6 +346,7 @@ class Chart:
     def data(self) -> dict[str, Any]:
         """What the site's script needs to choose and draw: controls, x values, cases with coordinates. Most
         slices share their axis of x, which is held once."""
+        words, facts = packed([p.facts for p in self.points])
         axes: list[dict[str, Any]] = []
         views = {}
         for key, seen in self.views.items():
@@ -326,6 +356,7 @@ class Chart:
             held: dict[str, Any] = {"axis": axes.index(axis), "y": seen.y_ticks, "names": seen.names}
             levels = [seen.to_y(v) if seen.to_y.low <= v <= seen.to_y.high else None for v in self.levels]
             held |= {"leaders": seen.leaders} | ({"roofs": levels} if levels else {})
+            held |= {"told": seen.told_names} if seen.told_names else {}
             views[",".join(map(str, key))] = held
         return {
             "box": [LEFT, TOP, RIGHT, BOTTOM],
@@ -333,11 +364,17 @@ class Chart:
             "x": {"label": self.x.label, "values": self.x.values, "texts": self.x.texts},
             "roofs": self.roofs,
             "names": self.names,
+            "predicted": PREDICTED,
             "axes": axes,
             "views": views,
-            "cases": [[*p.picks, p.x, p.px, p.py, p.roof, p.facts] for p in self.points],
+            "words": words,
+            "cases": [self._held(p, said) for p, said in zip(self.points, facts, strict=True)],
             "start": self.start,
         }
+
+    def _held(self, p: Point, said: list[Any]) -> list[Any]:
+        """A case as `data` holds it; where it stands from left to right, its view's axis says."""
+        return [*p.picks, p.x, p.py, p.roof, said, *([] if p.told is None else [p.told])]
 
     def _refuse_twins(self) -> None:
         seen: dict[tuple, int] = {}
@@ -350,18 +387,6 @@ class Chart:
                     f"Two cases stand at {self.name(self.picks(i), self.x.values[point.x])}; add a control "
                     f"for {' or '.join(differ) or 'what tells them apart'}, or pass fewer rows."
                 )
-
-
-def path(points: Sequence[tuple[float, float]], ticks: Sequence[float]) -> str:
-    """A curve through points, from left to right. A gap is left open that spans a third of the axis and three
-    of its `ticks`: sizes at which other curves were measured and this one was not.
-    """
-    drawn, last = "", 0.0
-    for k, (px, py) in enumerate(points):
-        apart = px - last > (RIGHT - LEFT) / 3 and sum(last < tick < px for tick in ticks) >= 3
-        drawn += f"{'M' if not k or apart else 'L'}{px} {py}"
-        last = px
-    return drawn
 
 
 def _frame(seen: View) -> dict[str, str]:

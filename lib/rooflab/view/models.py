@@ -10,6 +10,7 @@ do is a choice like any other.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,13 +20,23 @@ import pandas as pd
 from rooflab.errors import UsageError
 from rooflab.hardware import device, roofline
 from rooflab.numerics import model_shapes
+from rooflab.studies import links
 from rooflab.view.access_diagram import Request
+from rooflab.view.captions import number
 from rooflab.view.explorer import Explorer
+from rooflab.view.explorer_facts import SAYS
 
 GPUS = ("h200", "a100-80gb", "l4", "t4", "rtx-4090", "rtx-3060")
 _ROWS, _COLUMNS = 14336, 4096  # of the matrix whose product is turned
 _HALF = 2  # bytes of an FP16 number
-_DEPTH = 64  # of k that a tile of a product holds at a time
+_DEPTH = 64  # of k that a tile of a product holds at a time; the width of a head in `occupancy`
+_OTHER_REGISTERS = 40  # of a thread, beside its scores and outputs: addresses, maxima, fragments under way
+SHARED_BY = "h200"  # whose copies share a token
+# GB/s each way: as lesson 10 assumes it of the sheet of an H200, and of sixteen lanes.
+LINKS = {
+    "NVLink": links.SHEET_GB_S,
+    **{f"PCIe {generation}": 16 * device.PCIE_LANE_GB_S[generation] for generation in device.PCIE_LANE_GB_S},
+}
 
 
 @dataclass(frozen=True)
@@ -42,14 +53,16 @@ class Model:
     labels: Mapping[str, str]
     start: Mapping[str, Any]
     axes: Mapping[str, bool] = field(default_factory=dict)
+    says: Callable[..., str] | None = None  # what else a point is, in words
 
     def table(self) -> pd.DataFrame:
-        """Every combination of the turns with its y, rounded to four digits, and `case`, its name."""
+        """Every combination of the turns: y, rounded to four digits, `case`, its name, and what `says` it."""
         rows = []
         for values in itertools.product(*self.turns.values()):
             chosen = dict(zip(self.turns, values, strict=True))
             y = float(f"{self.of(**chosen):.4g}")
-            rows.append({**chosen, self.y: y, "case": " ".join(f"{k}={v}" for k, v in chosen.items())})
+            row = {**chosen, self.y: y, "case": " ".join(f"{k}={v}" for k, v in chosen.items())}
+            rows.append(row | ({SAYS: self.says(**chosen)} if self.says else {}))
         return pd.DataFrame(rows)
 
 
@@ -70,10 +83,36 @@ def little(kib: float, latency: int, gpu: str) -> float:
     return roofline.bandwidth(1024 * kib, spec.sms, latency, spec.dram_gb_s)
 
 
+def _strided(step: int, width: int, offset: int) -> Request:
+    return Request(tuple(offset + lane * step * width for lane in range(32)), width, "")
+
+
 def stride(step: int, width: int, offset: int) -> float:
     """Percent of the moved bytes that 32 lanes use which load `width` bytes each, `step` elements apart."""
-    one = Request(tuple(offset + lane * step * width for lane in range(32)), width, "")
+    one = _strided(step, width, offset)
     return 100 * one.bytes_used() / (32 * len(one.sectors()))
+
+
+def stride_says(step: int, width: int, offset: int) -> str:
+    """The sectors that they touch."""
+    return f"{len(_strided(step, width, offset).sectors())} sectors"
+
+
+def down_a_column(row: int, padding: int, width: int) -> Request:
+    """A warp's load from rows of `row` bytes with `padding` bytes after each: lane by lane the same column of
+    the next row, `width` bytes wide.
+    """
+    return Request(tuple(lane * (row + padding) for lane in range(32)), width, "")
+
+
+def banks(padding: int, row: int, width: int) -> float:
+    """Turns that shared memory takes for a load down a column; none where lanes' bytes are not aligned."""
+    return math.nan if (row + padding) % width else len(down_a_column(row, padding, width).turns())
+
+
+def banks_says(padding: int, row: int, width: int) -> str:
+    """How many of the turns are conflicts."""
+    return f"{down_a_column(row, padding, width).conflicts()} by conflicts"
 
 
 def instructions(each: float, bits: int, gpu: str) -> float:
@@ -96,42 +135,84 @@ def tile(rows: int, columns: int) -> float:
     return roofline.intensity(flops, bytes_)
 
 
-def occupancy(side: int, stages: int, gpu: str) -> float:
-    """Blocks whose tiles of side x side, `stages` deep, fit an SM's shared memory: what a block may have and
-    1 KiB, which the system takes for each block.
+def tile_says(rows: int, columns: int) -> str:
+    """The shared memory that the loaded bytes take."""
+    return f"{_HALF * _DEPTH * (rows + columns) / 1024:g} KiB of shared memory for {_DEPTH} of k"
+
+
+def _of_block(side: int, stages: int, gpu: str) -> tuple[int, int, int, int, int]:
+    """What roofline.residency asks of a block of attention on tensor cores: four warps of 16 queries, whose
+    scores and outputs are registers, and `stages` of `side` keys and values.
     """
-    return (_spec(gpu).shared_kb_per_block + 1) * 1024 // (_HALF * _DEPTH * 2 * side * stages + 1024)
+    spec, threads = _spec(gpu), 128
+    registers = 16 * (side + _DEPTH) // 32 + _OTHER_REGISTERS
+    shared = _HALF * _DEPTH * 2 * side * stages
+    return registers, threads, shared, (spec.shared_kb_per_block + 1) * 1024, spec.threads_per_sm
+
+
+def occupancy(side: int, stages: int, gpu: str) -> float:
+    """Blocks of attention that an SM holds at once. Its shared memory is what a block may have and the 1 KiB
+    that the system takes for each.
+    """
+    return roofline.residency(*_of_block(side, stages, gpu))
+
+
+def occupancy_says(side: int, stages: int, gpu: str) -> str:
+    """The shared memory of a block, and what limits the blocks."""
+    block = _of_block(side, stages, gpu)
+    limits = roofline.residency_limits(*block)
+    tight = [name for name, allowed in limits.items() if allowed == min(limits.values())]
+    return f"{block[2] // 1024} KiB each; limit: {' and '.join(tight)}"
+
+
+def _of_attention(tokens: int, window: str, heads: int) -> tuple[float, float]:
+    """Bytes and FLOPs of causal attention over a prompt, head_dim 128, a key-value head for four."""
+    pairs = roofline.attention_pairs(tokens, tokens, window=None if window == "none" else int(window))
+    bytes_ = roofline.attention_bytes(tokens, tokens, heads, max(1, heads // 4), 128)
+    return bytes_, roofline.attention_flops(pairs, heads, 128)
 
 
 def attention(tokens: int, window: str, heads: int, gpu: str) -> float:
-    """Milliseconds of causal attention over a prompt, head_dim 128, a key-value head for four: the longer of
-    bytes and FLOPs.
-    """
-    spec, seen = _spec(gpu), None if window == "none" else int(window)
-    flops = roofline.attention_flops(roofline.attention_pairs(tokens, tokens, window=seen), heads, 128)
-    bytes_ = roofline.attention_bytes(tokens, tokens, heads, max(1, heads // 4), 128)
-    return roofline.bound(bytes_, flops, spec.dram_gb_s, spec.fp16_tensor).us / 1e3
+    """Milliseconds of causal attention over a prompt: the longer of bytes and FLOPs."""
+    spec = _spec(gpu)
+    return roofline.bound(*_of_attention(tokens, window, heads), spec.dram_gb_s, spec.fp16_tensor).us / 1e3
 
 
-def phases(cost: float, weights: str, model: str, gpu: str) -> float:
-    """Tokens a second where every phase of a token costs so many microseconds beside its bytes; the output
-    head is in FP16 beside INT4 layers, as lesson 08's engine has it.
-    """
-    spec, shape = _spec(gpu), model_shapes.get(model)
-    head = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES["q8_0" if weights == "q8_0" else "fp16"]
-    bytes_ = model_shapes.body(shape) * model_shapes.WEIGHT_BYTES[weights] + head
-    return 1e6 / roofline.phases_us(5 * shape.layers + 1, cost, bytes_, spec.dram_gb_s)
+def attention_says(tokens: int, window: str, heads: int, gpu: str) -> str:
+    """The FLOPs and the bytes, and which of them decides."""
+    spec, (bytes_, flops) = _spec(gpu), _of_attention(tokens, window, heads)
+    by = roofline.bound(bytes_, flops, spec.dram_gb_s, spec.fp16_tensor).by
+    decides = "FLOPs" if by == "compute" else "bytes"
+    return f"{number(flops / 1e9)} GFLOP, {number(bytes_ / 1e6)} MB: {decides} decide"
 
 
-def shared(sum_us: float, gpus: int, model: str, weights: str, gpu: str) -> float:
-    """Tokens a second of a model on so many GPUs, by their memories and two sums a layer; the output head is
-    whole on each.
+def phases(cost: float, each: int, weights: str, model: str, gpu: str) -> float:
+    """Tokens a second where a layer has `each` phases and the output head one, and every phase costs so many
+    microseconds beside its bytes; the head is in FP16 beside INT4 layers, as lesson 08's engine has it.
     """
     spec, shape = _spec(gpu), model_shapes.get(model)
     head = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES["fp16"]
-    split = model_shapes.body(shape) * model_shapes.WEIGHT_BYTES[weights] / gpus
-    sums = 2 * shape.layers * sum_us if gpus > 1 else 0.0
-    return 1e6 / ((head + split) / spec.dram_gb_s / 1e3 + sums)
+    bytes_ = model_shapes.body(shape) * model_shapes.WEIGHT_BYTES[weights] + head
+    return 1e6 / roofline.phases_us(each * shape.layers + 1, cost, bytes_, spec.dram_gb_s)
+
+
+def wire_us(gpus: int, model: str, link: str) -> float:
+    """Microseconds in which the bytes of a token's sum, by the course's kernel, cross a link of this name."""
+    size = 2 * model_shapes.get(model).hidden
+    return links.crossing("all_reduce", links.all_reduce.DEFAULT, size, gpus) / LINKS[link] / 1e3
+
+
+def shared(sum_us: float, gpus: int, link: str, model: str, weights: str) -> float:
+    """Tokens a second of a model on so many H200s, by their memories and two sums a layer, each of so many
+    microseconds beside its bytes; the output head is whole on each.
+    """
+    each = sum_us + wire_us(gpus, model, link)
+    return 1e6 / links.split_token_us(model, weights, gpus, device.get(SHARED_BY).dram_gb_s, each)
+
+
+def shared_says(sum_us: float, gpus: int, link: str, model: str, weights: str) -> str:
+    """What the bytes of a sum take."""
+    return f"a sum's bytes {number(wire_us(gpus, model, link))} µs" if gpus > 1 else ""
 
 
 _POWERS = tuple(2**k for k in range(11))
@@ -163,6 +244,22 @@ MODELS: dict[str, Model] = {
             "%": "% used",
         },
         {"width": 4, "offset": 0, "step": 1},
+        says=stride_says,
+    ),
+    "banks": Model(
+        "Rows in shared memory: turns of a load down a column",
+        banks,
+        "padding",
+        "turns",
+        {
+            "row": (64, 96, 128, 160, 256),
+            "width": (4, 8, 16),
+            "padding": (0, 4, 8, 16, 24, 32, 48, 64),
+        },
+        {"row": "Bytes a row", "width": "Bytes a lane", "padding": "bytes of padding after each row"},
+        {"row": 256, "width": 16, "padding": 0},
+        {"xlog": False},
+        banks_says,
     ),
     "instructions": Model(
         "Instructions a weight: what is left of the roof",
@@ -195,15 +292,17 @@ MODELS: dict[str, Model] = {
         {"columns": (8, 16, 32, 64, 128, 256), "rows": (8, 16, 32, 64, 96, 128, 192, 256)},
         {"columns": "Columns", "rows": "rows of the tile"},
         {"columns": 128, "rows": 128},
+        says=tile_says,
     ),
     "occupancy": Model(
-        "Tiles in shared memory: how many fit",
+        "Blocks of attention that an SM holds at once",
         occupancy,
         "side",
         "blocks",
         {"stages": (1, 2, 3, 4), "gpu": _named(GPUS), "side": (32, 48, 64, 96, 128, 192, 256)},
         {"stages": "Stages", "gpu": "GPU", "side": "side of the tiles"},
         {"stages": 2, "side": 64},
+        says=occupancy_says,
     ),
     "attention": Model(
         "Attention over a prompt: no quicker than",
@@ -214,11 +313,12 @@ MODELS: dict[str, Model] = {
             "window": ("512", "4096", "none"),
             "heads": (8, 32),
             "gpu": _named(GPUS),
-            "tokens": tuple(512 * 2**k for k in range(9)),
+            "tokens": (512, 2048, 4096, 16384, 131072),
         },
         {"window": "Window", "heads": "Heads", "gpu": "GPU", "tokens": "tokens"},
         {"window": "none", "heads": 32, "tokens": 4096},
         {"ylog": True},
+        attention_says,
     ),
     "phases": Model(
         "A decoder: phases cost time beside their bytes",
@@ -226,29 +326,43 @@ MODELS: dict[str, Model] = {
         "cost",
         "tok_s",
         {
-            "weights": ("int4_g128", "q8_0", "fp16"),
+            "each": (1, 5, 10, 50),
+            "weights": ("int4_g128", "fp16"),
             "model": ("qwen2.5-1.5b", "llama-3-8b"),
-            "gpu": _named(GPUS),
-            "cost": (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
+            "gpu": _named(("h200", "a100-80gb", "rtx-4090", "rtx-3060")),
+            "cost": (0.0, 1.0, 2.0, 4.0, 8.0),
         },
-        {"weights": "Weights", "model": "Model", "gpu": "GPU", "cost": "µs a phase"},
-        {"weights": "int4_g128", "model": "qwen2.5-1.5b", "cost": 2.0},
+        {
+            "each": "Phases a layer",
+            "weights": "Weights",
+            "model": "Model",
+            "gpu": "GPU",
+            "cost": "µs a phase",
+        },
+        {"each": 5, "weights": "int4_g128", "model": "qwen2.5-1.5b", "cost": 2.0},
         {"xlog": False},
     ),
     "shared": Model(
-        "A token on several GPUs: what a sum may cost",
+        "A token on several H200s: what a sum may cost",
         shared,
         "sum_us",
         "tok_s",
         {
             "gpus": (1, 2, 4, 8),
+            "link": ("NVLink", "PCIe 5"),
             "model": ("qwen2.5-1.5b", "llama-3-8b", "llama-3-70b"),
             "weights": ("int4_g128", "fp16"),
-            "gpu": _named(("h200", "a100-80gb")),
-            "sum_us": (1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+            "sum_us": (1.0, 2.0, 8.0, 32.0),
         },
-        {"gpus": "GPUs", "model": "Model", "weights": "Weights", "gpu": "GPU", "sum_us": "µs a sum"},
-        {"gpus": 2, "model": "llama-3-8b", "weights": "fp16", "sum_us": 2.0},
+        {
+            "gpus": "GPUs",
+            "link": "Link",
+            "model": "Model",
+            "weights": "Weights",
+            "sum_us": "µs a sum beside its bytes",
+        },
+        {"gpus": 2, "link": "NVLink", "model": "llama-3-8b", "weights": "fp16", "sum_us": 2.0},
+        says=shared_says,
     ),
 }
 

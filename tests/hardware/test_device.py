@@ -323,3 +323,8 @@ def test_libcuda_without_a_device_is_no_gpu(fresh_probe):
 
     fresh_probe.setattr(device.ctypes, "CDLL", lambda name: Empty())
     assert device._libcuda.__wrapped__() is None
+
+
+def test_threads_that_an_sm_holds_follow_its_compute_capability():
+    held = {device.get(slug).sm: device.get(slug).threads_per_sm for slug in device.names()}
+    assert held == {"75": 1024, "80": 2048, "86": 1536, "89": 1536, "90": 2048, "100": 2048, "120": 1536}

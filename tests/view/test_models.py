@@ -5,6 +5,7 @@ import json
 import math
 import re
 
+import pandas as pd
 import pytest
 from rooflab.analysis import ablation
 from rooflab.analysis import attention as attention_of_kernels
@@ -12,6 +13,7 @@ from rooflab.errors import UsageError
 from rooflab.hardware import device, roofline
 from rooflab.lab import open as open_lab
 from rooflab.numerics import model_shapes
+from rooflab.pages import lesson_04b
 from rooflab.studies import decode, drawn, links, split
 from rooflab.view import diagram, models
 from rooflab.view.access_diagram import Request
@@ -125,6 +127,32 @@ def test_a_link_costs_what_its_table_says():
     assert on["NVLink"] > on["PCIe 6"] > on["PCIe 5"] > on["PCIe 4"]
     alone = {models.shared(us, 1, "PCIe 3", "llama-3-8b", "fp16") for us in (1.0, 32.0)}
     assert len(alone) == 1, "one GPU has nothing to sum"
+
+
+def test_the_page_on_instructions_and_its_model_follow_one_law(monkeypatch):
+    h200, drawn_with, said = device.get("h200"), [], []
+    spent = pd.DataFrame({"impl": pd.Series(dtype=str), "each": pd.Series(dtype=float)})
+    monkeypatch.setattr(
+        lesson_04b.diagram, "budget", lambda afford, *_: drawn_with.append(afford) or NoDrawing()
+    )
+    monkeypatch.setattr(lesson_04b.display, "say", said.append)
+    monkeypatch.setattr(lesson_04b.display, "table", lambda *_, **__: None)
+
+    def shown() -> tuple[float, float]:
+        ghz = h200.boost_mhz / 1e3
+        lesson_04b.instruction_budget(h200.sms, ghz, h200.dram_gb_s, 0.5, h200.name, spent)
+        return drawn_with[-1], models.instructions(1e4, 4, h200.name)
+
+    afford, percent = shown()
+    assert percent == pytest.approx(100 * afford / 1e4) and f"**{afford:.1f}**" in said[-1]
+    law = roofline.instructions_afforded
+    monkeypatch.setattr(roofline, "instructions_afforded", lambda *given: 3 * law(*given))
+    assert shown() == pytest.approx((3 * afford, 3 * percent)), "both ask the one function"
+
+
+class NoDrawing:
+    def show(self) -> None:
+        """A drawing that is not wanted here."""
 
 
 def test_laws_are_those_that_the_studies_and_pages_call():

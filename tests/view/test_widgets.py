@@ -22,6 +22,7 @@ from rooflab.records.case import Case
 from rooflab.studies import bandwidth
 from rooflab.view.explorer import Explorer, measurer
 from rooflab.view.explorer_axes import BOTTOM, LEFT, RIGHT, TOP, path, short, view
+from rooflab.view.explorer_facts import packed
 from rooflab.view.explorer_svg import GROUPS, OWN_INK, Chart
 from stand_in import Machine
 
@@ -88,6 +89,17 @@ def test_a_bound_is_said_with_its_source(study, impl, said):
         pd.DataFrame([row]), "n", "median_us", {"impl": "Rung"}, foretold="at least {} µs (read roof)"
     )
     assert "at least 7 µs (read roof)" in told.line([impl], 8)
+
+
+def test_what_facts_share_is_held_once_and_they_can_be_put_together_again():
+    facts = ["5 GB/s; 7 µs; at least 3 µs (data sheet)", "6 GB/s; at least 3 µs (data sheet)", "7 GB/s; 7 µs"]
+    words, held = packed(facts)
+    assert words == ["at least 3 µs (data sheet)"] and held == [
+        ["5 GB/s; 7 µs", 0],
+        ["6 GB/s", 0],
+        ["7 GB/s; 7 µs"],
+    ]
+    assert ["; ".join(words[p] if isinstance(p, int) else p for p in each) for each in held] == facts
 
 
 def test_a_curve_is_open_where_only_others_were_measured():

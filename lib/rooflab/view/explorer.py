@@ -62,7 +62,8 @@ def measurer(lab: Lab) -> Measure | None:
 class Explorer(ipywidgets.VBox):
     """Controls over the rows of `frame`: one per entry of `controls` (column -> label), and a slider of `x`.
 
-    The first control's chosen value is drawn in colour, its other values in grey. `y` is drawn in its unit
+    The first control's chosen value is drawn in colour, its other values in grey; what the rows' predicted_us
+    say of the chosen one is a dashed line. `y` is drawn in its unit
     against `roof`: (label, value, unit), or `lab.roof`, from which every row's own ceiling is taken. With a
     kernel, sizes between the recorded ones can be chosen too: the nearest recorded case is shown and named,
     with the choice's own bound from `bound(case)` in microseconds, and the choice is written as a command, to

@@ -5,7 +5,7 @@
 //          four halves and twice the round; rounds uint32, how often each block has run. n <= rows; width a multiple of 4.
 //          Where blockIdx.z is a GPU, x, y, rounds and lost have a leading [GPUs].
 // Bytes    n width (2 + 4 (WORLD - 1)) read and 2 n width WORLD written here, 4 n width (WORLD - 1) written over links.
-// Launch   ceil(width / 4 / THREADS) x n blocks, by GPUs that one launch plays; THREADS threads. As a dependent.
+// Launch   ceil(width / 4 / THREADS) x n blocks of THREADS threads, as a dependent; grid.z is 1, on the CPU target the number of GPUs.
 // Macros   THREADS = 256: threads a block.
 // Below    all_reduce/3_flag_in_data, which adds what this puts side by side.
 #include "common/peers.cuh"

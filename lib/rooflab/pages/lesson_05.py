@@ -77,7 +77,7 @@ def gguf_file() -> tuple[Any, int, Any]:
     display.say(
         f"{len(raw)} bytes: {magic.decode()} version {version}, {tensors} tensor, "
         f"`{name.decode()}` of {n} rows by {k}, type {kind} (Q8_0), {blocks.size} blocks "
-        f"from byte {start} on. Head and end are padded to a multiple of 32."
+        f"from byte {start} on. The header and the file's end are padded to a multiple of 32 bytes."
     )
     return raw, start, blocks
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rooflab.hardware import crossover
 from rooflab.numerics import model_shapes
 from rooflab.pages import Rows, four_gpus
 from rooflab.pages.lesson_10c import WAYS, launched, tokens
@@ -85,9 +86,13 @@ def _overlap(table: Rows) -> str:
         ".** To tell this apart, the fused way's kernels were also timed by *plain launches*, each of which "
         "waits for the end of the one before"
     )
-    late = (timed["other"] < 0).sum()
-    if late:
-        text += f": by these they are slower than {WAYS[split.SEPARATE]} on {late} of {len(timed)} models"
+    separate = timed["plain"] + timed["other"]
+    slower, level = (timed["plain"] > crossover.LEVEL * separate).sum(), crossover.LEVEL - 1
+    if slower:
+        text += (
+            f": by these they are more than {level:.0%} slower than {WAYS[split.SEPARATE]} on {slower} of "
+        )
+        text += f"{len(timed)} models"
     return f"{text}.{_beyond_launches(saves)}"
 
 

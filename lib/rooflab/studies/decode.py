@@ -358,7 +358,7 @@ class Decode(Study):
 
         asked = decode_checks.cases(effort, device)
         wanted = [("checks", asked, None), ("cupti", traced(), None), ("ncu", counted(device), METRICS)]
-        return [*wanted, ("timeline", [*timed(device), *timed_beside(device)], None)]
+        return [*wanted, ("timeline", timed(device), None)]
 
     def profile_columns(self, tool: str, metrics: Sequence[str] | None) -> tuple[str, ...]:
         if tool == "cupti":
@@ -417,15 +417,6 @@ def timed(device: Sized | None = None) -> list[Case]:
     wanted = dict.fromkeys(("3_persistent", "6_producer_warps", best("fp16", device)))
     chosen = [name for name in wanted if name in last(device)]
     return [_case(name, "fp16", "fp16", MODEL, PROMPT, timeline.STEPS) for name in chosen]
-
-
-def timed_beside(device: Sized | None = None) -> list[Case]:
-    """The same of rungs that lose in a format, and of those that they are held against."""
-    wanted = [("4_tma", "fp16")] + [
-        (name, "int4_g128") for name in ("3_persistent", "4_tma", "6_producer_warps", "9_flags_in_data")
-    ]
-    there = last(device)
-    return [_case(name, f, FORMATS[f], MODEL, PROMPT, timeline.STEPS) for name, f in wanted if name in there]
 
 
 def counted(device: Sized | None = None) -> list[Case]:

@@ -15,7 +15,7 @@ from rooflab.pages.lesson_04d_laptop import published_by_batch as published_by_b
 from rooflab.pages.lesson_04d_limits import least_times as least_times
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
-from rooflab.view import display, explorer, plot
+from rooflab.view import display, explorer, plot, style
 from rooflab.words import counted
 
 # The gains over FP16 by batch that the page compares: of what, by which clock and cache.
@@ -64,9 +64,15 @@ def opening(here: Lab, gains: dict[str, Any], theirs: Rows, kernels: Rows, drawn
     name, gpu = f"{drawn[0]:,} × {drawn[1]:,}", here.run["gpu"]
     title = f"Gain over FP16, {name}"
     fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True, height=3.2)
+    last = max((side.index[-1] for side in gains.values() if len(side)), default=0)
     for label, side in gains.items():
         if len(side):
-            plot.series(ax, side.index, side, label=label)
+            early = bool(side.index[-1] < last)  # its label would hide lines that go on
+            line = plot.series(ax, side.index, side, label="_" * early + label)
+            if early:
+                look = {"textcoords": "offset points", "fontsize": 8.5}
+                look["color"] = style.darker(line.get_color())
+                ax.annotate(label, (side.index[-1], side.iloc[-1]), (-58, -24), **look)
     plot.roof_line(ax, 1, "as fast as FP16", where="right")
     ax.texts[-1].set(va="top", position=(-4, -3))  # below its line: read once ends above it
     ticks = sorted({batch for side in gains.values() for batch in side.index})

@@ -7,7 +7,7 @@ from rooflab.paths import KERNELS
 from rooflab.view import diagram
 from rooflab.view.diagram.asked_first import loads
 from rooflab.view.diagram.reading import Part, part_of
-from rooflab.view.diagram.tiles_in_turns import pieces
+from rooflab.view.diagram.tiles_in_turns import divided_first, pieces
 
 GEMV, Q8 = gemv.LADDERS["gemv"], q8_0.LADDERS["q8_0"]
 STREAM_K = (KERNELS / "common" / "stream_k.cuh").read_text()
@@ -38,6 +38,10 @@ def test_tiles_are_divided_by_the_source_s_expressions():
         "tiles 4, 5 are divided along k" in drawing.says
         and "Rung 12: a block a tile, done after 20" in drawing.says
     )
+    assert "blocks that stay, divided tiles first, done after 17" in drawing.says
+    last = [mine[::-1] for mine in pieces(6, 8, 4, 4)]
+    assert divided_first(pieces(6, 8, 4, 4), 8) and not divided_first(last, 8)
+    assert not divided_first(pieces(8, 8, 4, 4), 8), "none is divided"
     whole = STREAM_K.replace("whole = tiles / BLOCKS * BLOCKS", "whole = tiles / BLOCKS * BLOCKS + 1")
     assert diagram.tiles_in_turns(text=whole).svg() != drawing.svg()
     assert "no tile is divided" in diagram.tiles_in_turns(tiles=8).says

@@ -64,6 +64,11 @@ def test_who_copies_and_who_waits_is_read_off_the_sources():
     said = diagram.who_waits(rungs, {"11_tma": rows}).says
     assert "rung 11: one thread has the TMA copy, no block-wide barrier" in said
     assert "4 warpgroups divide the rows, and all use each slot" in said
+    each = [diagram.who_waits(rungs, {"11_tma": rows}, only=at).says for at in range(3)]
+    assert all(f"rung {9 + at}: " in one and f"rung {10 + at}: " not in one for at, one in enumerate(each))
+    ends = [max(p.end for p in block_at_work.run(way) if p.what == "multiplies") for way in (mma, wgmma, tma)]
+    assert all(f"done after {end} steps" in one for end, one in zip(ends, each, strict=True))
+    assert ends[0] > ends[1] > ends[2], "without loads of x, then without the barrier"
 
 
 def test_warpgroups_that_divide_k_have_slots_of_their_own():

@@ -162,9 +162,9 @@ extern "C" __global__ void product(
         for (unsigned i = lane; i < words; i += 32) {
             const unsigned word = qweight[row * words + i];
             float part = 0.0f;
-            for (int t = 0; t < 8; ++t)
-                part += (int(word >> 4 * t & 15) - 8)
-                        * __half2float(x[token * words * 8 + 8 * i + t]);
+            for (int c = 0; c < 8; ++c)
+                part += (int(word >> 4 * c & 15) - 8)
+                        * __half2float(x[token * words * 8 + 8 * i + c]);
             sum += __half2float(scales[row * groups + i / 16]) * part;
         }
         sum = warp_sum(sum);

@@ -9,7 +9,7 @@ import pandas as pd
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, named_facts
 from rooflab.pages.lesson_04c_bounds import bound_us, by_shape, crossings_of, free_up_to
-from rooflab.pages.lesson_04c_stops import gains_of, no_gain_beyond, stops_in_short
+from rooflab.pages.lesson_04c_stops import gains_of, stops_in_short
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot
 from rooflab.words import listed
@@ -100,8 +100,6 @@ def takeaway(here: Lab, batches: list[Any], shapes: list[Any], rows: Rows, table
     text += "cores, an x that warps share, and copies that run ahead.\n"
     ends = stops_in_short(gains_of(here, shapes, batches))
     text += f"- {here.run['gpu']}: {ends[0].lower()}{ends[1:]}" if ends else ""
-    even = no_gain_beyond(here, shapes)
-    text += f" By the bounds INT4 gains nothing beyond {by_shape(even)}." if ends and even else ""
     slow = (times["two-op"] / times["FP16 cuBLAS"]).dropna() if "two-op" in times else pd.Series(dtype=float)
     if len(slow) and slow.min() > 1:
         text += "\n- Unpacking first is not worth it: that product takes "

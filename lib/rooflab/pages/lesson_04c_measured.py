@@ -19,8 +19,9 @@ from rooflab.words import counted, listed
 _ALLOWED = (
     "Ours may err twice as much as FP16 weights in cuBLAS. The others are judged more leniently, so that "
     "none is missing for that reason: tinygemm multiplies in BF16 and is judged by that; humming quantises "
-    "our weights by itself and is judged on what it then holds; it and gemlite may add partial sums in FP16, "
-    "and are allowed eight times our error. The largest error of each, as a share of the allowed one:"
+    "our weights by itself and is judged on what it then holds; it and gemlite, another library, may "
+    "add partial sums in FP16, and are allowed eight times our error. "
+    "The largest error of each, as a share of the allowed one:"
 )
 
 _COUNTED = (1, 16, 24, 32, 64)  # tokens at which counters are asked for
@@ -321,8 +322,8 @@ def _grown(most: Rows, free: int) -> str:
     last = int(b["batch"])
     units = [f"{_the(unit)} for {a[unit]:.1f} and {b[unit]:.1f}" for unit in _UNITS]
     grown = [unit for unit in _UNITS if b[unit] > 1.1 * a[unit]]
-    text = f"From {int(a['batch'])} to {last} tokens the kernel's time goes from {a['us']:.1f} to "
-    text += f"{b['us']:.1f} µs. Busy are {listed(units)}. "
+    text = f"From {int(a['batch'])} to {last} tokens the kernel's time under Nsight Compute goes from "
+    text += f"{a['us']:.1f} to {b['us']:.1f} µs. Busy are {listed(units)}. "
     if grown:
         text += f"**So the work that grows is that of {listed(map(_the, grown))}"
         text += ", not memory's.** " if "memory" not in grown else ".** "
@@ -336,8 +337,10 @@ def _grown(most: Rows, free: int) -> str:
         )
         text += "work added to one adds time. **The counters allow this reason, no more**"
     if "memory" not in grown and b.get("waits") == "memory":
-        text += ". (That a warp waits most for memory, as the folded table says, is no denial: data can be "
-        text += "on the way while DRAM has time to spare.)"
+        text += (
+            ". (What a warp waits for most, as the folded table says, tells neither way: data can be on the "
+        )
+        text += "way while DRAM has time to spare, and DRAM can be busy while warps wait for results.)"
         return text
     return f"{text}."
 

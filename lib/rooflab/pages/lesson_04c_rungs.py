@@ -14,7 +14,7 @@ from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.numerics.quant import GROUP
 from rooflab.ops import int4
 from rooflab.pages import Rows
-from rooflab.pages.lesson_04c_bounds import bound_us, spent_at
+from rooflab.pages.lesson_04c_bounds import bound_us
 from rooflab.studies import int4 as study
 from rooflab.view import display, plot
 from rooflab.words import counted, listed
@@ -79,8 +79,6 @@ def read_once_explained(wide: Rows, rungs: Any, sms: int, ghz: float) -> None:
     text += f"become {once[last]:.0f}.** "
     over = once[first] / wide["least"][first]
     text += f"Even so, rung 6 takes {over:.1f} times the bound at {counted(first, 'token')}"
-    if over > 1.5 and first < spent_at(sms, ghz, wide.attrs["read_roof"]):
-        text += ", earlier than predicted"
     if len(us) > 1:
         n, k = wide.attrs["shape"]
         more, adds = a_further_token(wide, rungs), n * k / (sms * 128 * ghz * 1e3)
@@ -173,8 +171,8 @@ def _behind(whole: Rows) -> str:
         return ""
     return (
         f"**At {listed(slow)} {'token' if slow == [1] else 'tokens'} rung 10 is slower than rung 9.** Up to "
-        f"{SUMS_SCALED} tokens rung 10 scales every weight, rungs 9 and 11 only the sums; their drawing "
-        "leaves scaling out."
+        f"{SUMS_SCALED} tokens rung 10 scales every weight, rungs 9 and 11 only the sums (*what is scaled*, "
+        "below)."
     )
 
 
@@ -232,7 +230,12 @@ def _started(picks: dict[str, list[int]], batches: list[Any]) -> str:
     if not starts or None in many:
         return ""
     span = f"{starts[0]}" + (f" to {starts[-1]}" if len(starts) > 1 else "")
-    return f"**From {span} tokens on, by shape, rungs 10 and 11 with their `wgmma` are picked.**"
+    text = f"**From {span} tokens on, by shape, rungs 10 and 11 with their `wgmma` are picked.**"
+    tens = [shape for shape, row in picks.items() if 10 in row]
+    if len(tens) == 1 < len(picks):
+        at = [batch for batch, rung in zip(batches, picks[tens[0]], strict=True) if rung == 10]
+        text += f" Rung 10 is picked on {tens[0]} alone, at {listed(at)} tokens; why is not taken apart here."
+    return text
 
 
 def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str, columns: list[int]) -> None:
@@ -248,12 +251,13 @@ def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str, columns: 
     names = {"rung": "Rung", "tokens": "Tokens", "points": "Points", "by": "Multiplies", "x": "x"}
     names |= {"scales": "Scales"}
     display.table(pd.DataFrame(table, columns=list(names)), names, {}, f"The rungs picked on {gpu}")
+    scaled, why = _what_is_scaled(columns)
     display.say(
         "**Whether x is shared**: x grows with the tokens, weights do not; but blocks that "
-        "share it have more rows, so a small matrix gives few blocks to the "
-        "SMs. "
-        f"**What is scaled**: {_what_is_scaled(columns)}"
+        "share it have more rows, so a small matrix gives few blocks to the SMs.\n\n"
+        f"**What is scaled**: {scaled}"
     )
+    display.fold_parts("Why rungs 9 and 11 stop scaling sums before", [why])
 
 
 def sums_even_at(source: str) -> int:
@@ -265,26 +269,28 @@ def sums_even_at(source: str) -> int:
     return GROUP // 2 // (int(halves[1]) if halves else 1)
 
 
-def _what_is_scaled(columns: list[int]) -> str:
+def _what_is_scaled(columns: list[int]) -> tuple[str, str]:
     """Up to how many tokens scaling sums is fewer instructions, by the listings, and why kernels stop before;
     `columns`: the TOKENS of rung 11's builds that are picked.
     """
     ninth, eleventh = (int4.LADDERS["int4"][number - 1].path.read_text("utf-8") for number in (9, 11))
     even = [sums_even_at(source) for source in (ninth, eleventh)]
-    text = f"scaling a row's group of {GROUP} weights takes {GROUP // 2} `__hmul2`, each for two weights. "
-    text += f"Scaling its sums takes {GROUP // 2 // even[0]} × tokens multiply-adds in rung 9 and "
-    text += f"{GROUP // 2 // even[1]} × tokens in rung 11, which sums a group's halves apart. So both take "
-    text += f"as many instructions at {even[0]} tokens in rung 9, and at {even[1]} in rung 11. "
+    each = [GROUP // 2 // at for at in even]
+    text = f"a kernel can scale the weights of a row's group, {GROUP // 2} instructions (`__hmul2`, two "
+    text += (
+        f"weights each) whatever the tokens, or their sums with x, {each[0]} a token in rung 9 and {each[1]} "
+    )
+    text += f"in rung 11, which sums a group's halves apart: {each[0] * SUMS_SCALED} and "
+    text += f"{each[1] * SUMS_SCALED} at {SUMS_SCALED} tokens. **So sums cost less below {even[0]} tokens in "
+    text += f"rung 9 and below {even[1]} in rung 11.**"
+    why = ""
     following = min((tokens for tokens in columns if tokens > SUMS_SCALED), default=0)
     if following >= even[1]:
-        sums = "as many" if following == even[1] else "more"
-        text += (
-            f"Rung 11's first build beyond {SUMS_SCALED} has {following} columns, where sums need {sums}. "
-        )
-    text += (
-        f"Rung 9 stops at {SUMS_SCALED} already. Its source gives a reason, not timed here: sums of codes "
-    )
-    return text + "need an extra `mma` that takes the codes' offset away again."
+        sums = "as many instructions" if following == even[1] else "more instructions"
+        why = f"Rung 11 scales sums up to {SUMS_SCALED} tokens. Its first build beyond has {following} "
+        why += f"columns, where sums need {sums}. "
+    why += f"Rung 9 stops at {SUMS_SCALED}, too. Its source gives a reason, not timed here: sums of codes "
+    return text, why + "need an extra `mma` that takes the codes' offset away again."
 
 
 def _again(here: Lab, rungs: Any, drawn: Any) -> tuple[Any, Rows]:

@@ -107,10 +107,8 @@ def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> 
         if 2 * each >= most:
             text += f": at {drawn[0]:,} × {drawn[1]:,} and {batches[-1]} tokens they take {each} of "
             text += f"a thread's {most}. "
-            text += (
-                "Twice the tokens do not fit. With half the rows they would, but then a block copies as much "
-            )
-            text += "x for half the weights"
+            text += "Twice the tokens do not fit. A block of half the rows has room for them, but copies the "
+            text += "same x for half as many weights"
     text += ". "
     found = re.search(r"setmaxnreg_more<(\d+)>", rungs[11].path.read_text())
     text += (
@@ -119,7 +117,10 @@ def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> 
     text += "multiply, a third only copies"
     if found:
         text += f" and hands most of its registers over, so that a thread that multiplies has {found[1]}"
-    display.say(f"{text}.")
+    text += "."
+    if not any(c.impl.startswith("12_") and c.batch > batches[-1] for c in here.cases("int4")):
+        text += f" Rung 12 was not timed beyond {batches[-1]} tokens: it is here as the step to rung 13."
+    display.say(text)
 
 
 def gain_over_fp16(
@@ -137,11 +138,15 @@ def gain_over_fp16(
             plot.series(ax, side.index, side, label=f"{shape[0]:,} × {shape[1]:,}", colour=colour)
     tokens = [int(batch) for batch in gains.columns]
     allowed = [allows(*shapes[-1], batch, read_roof, peak) for batch in tokens]
-    plot.series(ax, tokens, allowed, label="ratio of bounds", colour=plot.ROOF_COLOUR).set_marker("")
+    name = "ratio of bounds"
+    plot.series(ax, tokens, allowed, label=f"_{name}", colour=plot.ROOF_COLOUR).set_marker("")
+    style = {"textcoords": "offset points", "fontsize": 8.5, "fontweight": "bold", "color": "#555555"}
+    at = len(tokens) // 4  # where the line is flat and alone
+    ax.annotate(name, (tokens[at], allowed[at]), (0, -12), **style)
     plot.roof_line(ax, 1, "as fast as FP16")
     some = [batch for batch in tokens if batch.bit_count() == 1]
     ax.set_xticks(some, [str(batch) for batch in some])
-    plot.label_ends(ax)
+    plot.label_ends(ax, (0, 0.5))
     said = f"{title} and shape, on {here.run['gpu']}. Grey, without markers: FP16's bound ÷ INT4's, "
     plot.show(fig, f"{said}{shapes[-1][0]:,} × {shapes[-1][1]:,}.")
     table = gains.stack().dropna().rename("gain").rename_axis(["n", "k", "batch"]).reset_index()

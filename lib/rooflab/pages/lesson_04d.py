@@ -7,7 +7,6 @@ from typing import Any
 from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.pages import Opening, Rows, named_facts
-from rooflab.pages.lesson_04d_clocks import clocks_checked as clocks_checked
 from rooflab.pages.lesson_04d_clocks import clocks_drawn as clocks_drawn
 from rooflab.pages.lesson_04d_clocks import drawing_target as drawing_target
 from rooflab.pages.lesson_04d_laptop import FORMS, LAPTOP, NAMES, PROFILED, not_told_apart
@@ -16,14 +15,14 @@ from rooflab.pages.lesson_04d_laptop import published_by_batch as published_by_b
 from rooflab.pages.lesson_04d_limits import least_times as least_times
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
-from rooflab.view import display, explorer, plot
+from rooflab.view import display, explorer, plot, style
 from rooflab.words import counted
 
-# The gains over FP16 by batch that the page compares: whose, of what, by which clock and cache.
-PUBLISHED = "published: loop, event clock"
-EVENT = "here: loop, event clock, warm"
-LOOP = "here: loop, graph clock, cold"
-ONCE = "here: read once, graph clock, cold"
+# The gains over FP16 by batch that the page compares: of what, by which clock and cache.
+EVENT = "loop: event clock, warm"
+WARM = "loop: graph clock, warm"
+LOOP = "loop: graph clock, cold"
+ONCE = "read once: graph clock, cold"
 
 
 def repeated_here(here: Lab, drawn: Any) -> tuple[Rows, Rows]:
@@ -51,57 +50,84 @@ def repeated_here(here: Lab, drawn: Any) -> tuple[Rows, Rows]:
     return rows, wide
 
 
-def gains_over_fp16(theirs: Rows, one_shape: Rows, drawn: Any) -> dict[str, Any]:
-    """The gains over FP16 by batch, by name; a series without a value where nothing was timed."""
-    cold = one_shape.loc["graph, cold"]
-    known = theirs[theirs["shape"] == f"{drawn[0]:,} × {drawn[1]:,}"].set_index("batch")["gain"]
-    gains = {PUBLISHED: known, EVENT: one_shape.loc["event, warm"]["gain"]}
-    gains |= {LOOP: cold["gain"], ONCE: cold["fp16"] / cold["once"]}
+def gains_over_fp16(one_shape: Rows) -> dict[str, Any]:
+    """The gains over FP16 here by batch, by name; a series without a value where nothing was timed."""
+    cold, gain = one_shape.loc["graph, cold"], one_shape["gain"]
+    warm = gain[gain.index.get_level_values("how") == "graph, warm"].droplevel("how")
+    gains = {EVENT: one_shape.loc["event, warm"]["gain"], WARM: warm, LOOP: cold["gain"]}
+    gains[ONCE] = cold["fp16"] / cold["once"]
     return {name: side.dropna() for name, side in gains.items()}
 
 
 def opening(here: Lab, gains: dict[str, Any], theirs: Rows, kernels: Rows, drawn: Any, rows: Rows) -> Opening:
-    """The first screen: the gains over FP16 by tokens, of the loop as published and here, and read once."""
+    """The first screen: the gains over FP16 here by tokens, by clock and cache, of the loop and read once."""
     name, gpu = f"{drawn[0]:,} × {drawn[1]:,}", here.run["gpu"]
     title = f"Gain over FP16, {name}"
     fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True, height=3.2)
-    short = str(gpu).removeprefix("NVIDIA ")
-    labels = {PUBLISHED: f"{LAPTOP}: loop, event clock", LOOP: f"{short}: loop, graph clock"}
-    labels[ONCE] = f"{short}: read once, graph clock"
-    for key, label in labels.items():
-        if len(side := gains[key]):
-            plot.series(ax, side.index, side, label=label)
+    last = max((side.index[-1] for side in gains.values() if len(side)), default=0)
+    for label, side in gains.items():
+        if len(side):
+            early = bool(side.index[-1] < last)  # its label would hide lines that go on
+            line = plot.series(ax, side.index, side, label="_" * early + label)
+            if early:
+                look = {"textcoords": "offset points", "fontsize": 8.5}
+                look["color"] = style.darker(line.get_color())
+                ax.annotate(label, (side.index[-1], side.iloc[-1]), (-58, -24), **look)
     plot.roof_line(ax, 1, "as fast as FP16", where="right")
     ax.texts[-1].set(va="top", position=(-4, -3))  # below its line: read once ends above it
-    ticks = sorted({batch for key in labels for batch in gains[key].index})
+    ticks = sorted({batch for side in gains.values() for batch in side.index})
     ax.set_xticks(ticks, ticks)
     plot.round_ticks(ax)
     plot.label_ends(ax)
-    answer = f"{which_loses(gains, gpu)} {_without_launches(gains)}"
+    answer = which_loses(gains, gpu)
     if name == PROFILED:
         answer += not_told_apart(theirs, kernels)
     able = (
-        "tell a slow format from a slow way to launch its kernel",
+        "tell a slow format from a slow kernel, and that from a slow way to launch it",
         "say what an event clock and a graph clock count, and what a published time can prove",
     )
-    said = f"{title}. The event clock counts launches, the graph clock leaves them out. Here is {gpu}, with "
-    return answer.strip(), able, (fig, f"{said}a cold cache, {plot.dates(rows)}.")
+    said = f"{title}, on {gpu}, {plot.dates(rows)}. The event clock counts launches, the graph clock leaves "
+    said += f"them out. {' '.join(_went(label, side) for label, side in gains.items() if len(side))}"
+    return answer.strip(), able, (fig, said.strip())
+
+
+def _went(label: str, side: Rows) -> str:
+    """From where to where a gain goes, in words."""
+    text = f"{label[0].upper()}{label[1:]}, {side.iloc[0]:.2f} for {counted(int(side.index[0]), 'token')}"
+    return text + (f", {side.iloc[-1]:.2f} for {side.index[-1]}." if len(side) > 1 else ".")
 
 
 def which_loses(gains: dict[str, Any], gpu: str) -> str:
-    """In words, whether the loop loses to FP16 at the most tokens, and INT4 where it is read once."""
+    """In words, what of the loop loses to FP16 without launches: its kernel for the fewest tokens, its
+    repetition up to the most; and whether INT4 loses where it is read once.
+    """
     loop, once = gains[LOOP], gains[ONCE]
-    if not len(once) or once.index[-1] not in loop.index:
-        return f"A kernel that reads INT4 once for all tokens was not timed on the {gpu}."
-    most, speed = once.index[-1], display.speed(once.iloc[-1])
-    tokens = counted(int(most), "token")
+    if not len(once) or not {once.index[0], once.index[-1]} <= set(loop.index):
+        return (
+            f"A kernel that reads INT4 once for all tokens was not timed on the {gpu}. {_loop_loses(gains)}"
+        )
+    first, most, speed = once.index[0], once.index[-1], display.speed(once.iloc[-1])
+    few, tokens = counted(int(first), "token"), counted(int(most), "token")
     if loop[most] >= 1:
-        return f"On the {gpu} the loop does not lose for {tokens}, without launches."
+        text = f"On the {gpu} the loop does not lose for {tokens}, without launches. "
+        return text + _loop_loses(gains)
     if once.iloc[-1] <= 1 or speed == "as fast":
         speed += " as FP16" if speed == "as fast" else " of FP16"
-        return f"Not the loop alone: read once for all tokens, INT4 is {speed} for {tokens} on the {gpu}."
-    text = f"The loop loses, not INT4: read once for all tokens, INT4 is still {speed} as FP16 for {tokens} "
-    return f"{text}on the {gpu}."
+        text = f"Not the loop alone: read once for all tokens, INT4 is {speed} for {tokens} on the {gpu}. "
+        return text + _loop_loses(gains)
+    if loop[first] >= 1:
+        text = (
+            f"The loop loses, not INT4: its kernel is {loop[first]:.2f} times as fast as FP16 for {few}, and "
+        )
+        text += f"repeating it leaves {loop[most]:.2f} of FP16's speed for {tokens} on the {gpu}. "
+    else:
+        text = f"The loop loses, not INT4, and twice: its kernel has {loop[first]:.2f} of FP16's speed for "
+        text += f"{few} on the {gpu}, and repeating it for each token leaves {loop[most]:.2f} for {most}. "
+    text += f"Kernels that read INT4 once for all tokens are {once[first]:.2f} and {once[most]:.2f} times as "
+    text += "fast as FP16 for these. "
+    if (gains[EVENT] < 1).any():
+        text += "These figures leave launches out, so launches are not needed to explain the loss. "
+    return text
 
 
 def loses(gains: Rows) -> str:
@@ -115,12 +141,12 @@ def loses(gains: Rows) -> str:
     return f"at {below.sum()} of {len(gains)} batches"
 
 
-def _without_launches(gains: dict[str, Any]) -> str:
+def _loop_loses(gains: dict[str, Any]) -> str:
     """In words, whether the loop loses without launches."""
     loop, most = gains[LOOP], gains[LOOP].index[-1]
     if loop[most] >= 1:
         return f"It loses {loses(loop)}. " if (loop < 1).any() else ""
-    text = "There the loop loses without launches" + " as well" * bool((gains[EVENT] < 1).any())
+    text = "The loop loses without launches" + " as well" * bool((gains[EVENT] < 1).any())
     return f"{text}, {loses(loop)}, and has {loop[most]:.2f} of FP16's speed for {most}. "
 
 
@@ -157,25 +183,20 @@ def same_way(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str, laptop
 
 
 def gains_by_clock(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str) -> None:
-    """Show the gains over FP16 here by batch, clock and cache."""
+    """Show the gains over FP16 here by batch, clock and cache, folded: the opening draws them."""
     table = one_shape.loc["graph, cold"][[]].reset_index()
-    sides = {"event": gains[EVENT], "graph": gains[LOOP], "once": gains[ONCE]}
-    sides["warm"] = one_shape["gain"][one_shape.index.get_level_values("how") == "graph, warm"].droplevel(
-        "how"
-    )
-    for column, side in sides.items():
+    for column, side in gains.items():
         table[column] = side.reindex(table["batch"]).to_numpy()
-    names = {"batch": "Batch", "event": "Loop: event clock, warm", "warm": "Loop: graph clock, warm"}
-    names |= {"graph": "Loop: graph clock, cold", "once": "Read once: graph clock, cold"}
     table = table.dropna(axis="columns", how="all")
-    names = {column: text for column, text in names.items() if column in table}
-    title = f"Gain over FP16, {name}, {gpu}" + "; empty: not timed" * bool(table.isna().to_numpy().any())
-    display.table(table, names, dict.fromkeys(sides, "{:.2f}"), title)
+    names = {"batch": "Batch"} | {text: text[0].upper() + text[1:] for text in gains if text in table}
+    title = f"The gains drawn at the top in numbers: {name}, {gpu}"
+    title += "; empty: not timed" * bool(table.isna().to_numpy().any())
+    display.table(table, names, dict.fromkeys(gains, "{:.2f}"), title, folded=True)
 
 
 def one_change_each(one_shape: Rows, gains: dict[str, Any], here: Lab, drawn: Any, each: int) -> None:
-    """Say what clock, cache and reading once change, a verdict each; `each` is what a further token costs the
-    loop by the graph clock, in us.
+    """Say what clock, cache, kernel and repetition change, a verdict each; `each` is what a further token
+    costs the loop by the graph clock, in us.
     """
     event, loop, once = loses(gains[EVENT]), loses(gains[LOOP]), gains[ONCE]
     if event == loop == "nowhere":
@@ -186,21 +207,29 @@ def one_change_each(one_shape: Rows, gains: dict[str, Any], here: Lab, drawn: An
         ]
     else:
         parts = [f"**Clock**: the loop loses {event} with launches, and {loop} without them."]
-    parts.append(_cache(one_shape, here, drawn, each))
+    parts[0] += _both_longer(one_shape)
+    parts.append(_cache(one_shape))
     cold = one_shape.loc["graph, cold"].dropna(subset=["fused", "once"])
-    if len(cold) > 1:
-        first, last = cold.iloc[0], cold.iloc[-1]
-        text = (
-            f"**Reading once**: from {counted(int(cold.index[0]), 'token')} to {cold.index[-1]} the loop's "
+    if len(cold):
+        first = int(cold.index[0])
+        rung = study.chosen(*drawn, first, here.sized).impl.partition("_")[0]
+        text = f"**Kernel**: for {counted(first, 'token')} "
+        text += "both read the weights once, by one launch. " if first == 1 else ""
+        text += (
+            f"The loop's kernel is rung 1 of [part 04b](04b_ladder.ipynb), *read once* has rung {rung}: the "
         )
-        text += f"time becomes {last['fused'] / first['fused']:.1f} times as long, that of read once "
-        text += f"{last['once'] / first['once']:.1f} times. "
+        parts.append(f"{text}gain goes from {gains[LOOP][first]:.2f} to {once[first]:.2f}.")
+    if len(cold) > 1:
+        a, b = cold.iloc[0], cold.iloc[-1]
+        text = f"**Repetition**: from {counted(int(cold.index[0]), 'token')} to {cold.index[-1]} the loop's "
+        text += f"time becomes {b['fused'] / a['fused']:.1f} times as long, that of read once "
+        text += f"{b['once'] / a['once']:.1f} times. {_repeated(here, drawn, a['fused'], each)}"
         crossed = once[once < 1]
         text += (
             f"Read once loses {loses(once)}."
             if len(crossed)
             else (
-                f"Its **crossover** with FP16 lies beyond {once.index[-1]} tokens "
+                f"The **crossover** of read once with FP16 lies beyond {once.index[-1]} tokens "
                 "([part 04c](04c_batch.ipynb) looks for it)."
             )
         )
@@ -208,34 +237,50 @@ def one_change_each(one_shape: Rows, gains: dict[str, Any], here: Lab, drawn: An
     display.say("\n".join(f"- {part}" for part in parts if part))
 
 
-def _cache(one_shape: Rows, here: Lab, drawn: Any, each: int) -> str:
-    """In words, what a warm cache does to the gain for one token, and whether tokens whose weights the cache
-    holds are cheap.
-    """
+def _both_longer(one_shape: Rows) -> str:
+    """In words, that the event clock's gain for the most tokens is the higher, where it is, and by what."""
+    by = one_shape.loc["event, warm"], one_shape.loc["graph, cold"]
+    both = by[0][["fused", "fp16"]].dropna().index.intersection(by[1][["fused", "fp16"]].dropna().index)
+    if not len(both):
+        return ""
+    longer = by[0].loc[both[-1]] / by[1].loc[both[-1]]
+    if not longer["fp16"] > 1.02 * longer["fused"]:
+        return ""
+    text = (
+        f" For {counted(int(both[-1]), 'token')} the event clock's time is {longer['fused']:.1f} times the "
+    )
+    text += f"graph clock's for the loop, {longer['fp16']:.1f} times for FP16: so its gain is the higher."
+    return text
+
+
+def _cache(one_shape: Rows) -> str:
+    """In words, what a warm cache does to the gain for one token."""
     if ("graph, warm", 1) not in one_shape.index:
         return ""
     warm, cold = one_shape.loc[("graph, warm", 1)], one_shape.loc[("graph, cold", 1)]
     shares = warm["fp16"] / cold["fp16"], warm["fused"] / cold["fused"]
     text = "**Cache**: for one token, cached weights change the gain by the graph clock from "
     text += f"{cold['gain']:.2f} to {warm['gain']:.2f}"
-    text += ": FP16, with more bytes, saves more time." if shares[0] < shares[1] else "."
+    return text + (": FP16, with more bytes, saves more time." if shares[0] < shares[1] else ".")
+
+
+def _repeated(here: Lab, drawn: Any, first: float, each: int) -> str:
+    """In words, that tokens whose weights the cache holds are not cheap, where they are not: `first` and
+    `each` are what the loop's first token and a further one cost, in us.
+    """
     cache, moved = int(here.run["l2_bytes"]), drawn[0] * drawn[1] * WEIGHT_BYTES["int4_g128"]
-    if moved < cache and each > 0.7 * cold["fused"]:
-        text += (
-            f" In the cold loop L2 holds the {moved / 1e6:.1f} MB from the first token on. Further tokens "
-        )
-        text += (
-            f"still cost {each} µs each, where the first costs {cold['fused']:.1f}: **each launch repeats "
-        )
-        text += "the kernel's work, whether DRAM or L2 holds the weights**."
+    if not (moved < cache and each > 0.7 * first):
+        return ""
+    text = f"A further token costs the loop {each} µs, its first {first:.1f}, though L2 holds the "
+    text += f"{moved / 1e6:.1f} MB by then: **each launch repeats the kernel's work**. "
     return text
 
 
 def takeaway(one_shape: Rows, gains: dict[str, Any], gpu: str, name: str, kernels: Rows) -> None:
     """What to take away, computed."""
     parts = [
-        "**A kernel for one token, launched once for each, does not tell what its format can do for many.** "
-        "Give each contestant a kernel made for the batch.",
+        "**Keep two losses apart: the kernel's, for one token, and that of repeating it for each further "
+        "one.** Neither tells what the format can do: give each contestant a kernel made for the batch.",
         "Before you explain a loss by launches, or deny it, time the kernels alone in the same run.",
     ]
     alone = gains[LOOP]
@@ -269,5 +314,6 @@ def explore(rows: Rows, gpu: str, here: Lab, name: str) -> Any:
         title=f"The published experiment on {gpu}",
         measure=explorer.measurer(here),
         ylog=True,
+        foretold="the bytes alone at least {} µs (data sheet)",
         start={"called": "the loop", "how": "graph, cold", "shape": name},
     )

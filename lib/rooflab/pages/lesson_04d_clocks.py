@@ -27,17 +27,15 @@ def clocks_drawn(one_shape: Rows, gpu: str) -> tuple[int, int, int]:
     if drawn(event, graph, first):
         diagram.two_clocks(event, graph, _LAUNCHES, first=first).show()
         text = f"**Of the event clock's {first + graph} µs for one token the kernel takes {graph}.** The "
-        text += f"lengths are means on the {gpu}: {graph} µs for each further kernel by the graph clock; by "
-        text += f"the event clock {event} for each further launch, and {first} are left for the first."
+        text += (
+            f"lengths are means on the {gpu}: {graph} µs for every kernel, which a further one adds by the "
+        )
+        text += (
+            f"graph clock; by the event clock {event} for each further launch, and {first} are left for the "
+        )
+        text += f"first. {misses(measured, event, graph, first)}".rstrip()
         display.say(text)
     return event, graph, first
-
-
-def clocks_checked(one_shape: Rows, event: int, graph: int, first: int) -> None:
-    """Say where the drawing's lengths miss the times of more tokens, where there is a drawing."""
-    text = misses(one_shape.loc["event, warm"]["fused"].dropna(), event, graph, first)
-    if text and drawn(event, graph, first):
-        display.say(text)
 
 
 def drawn(event: int, graph: int, first: int) -> bool:
@@ -56,8 +54,8 @@ def misses(measured: Rows, event: int, graph: int, first: int) -> str:
     if off.empty:
         return ""
     if missed.empty:
-        return f"For {listed(off.index)} tokens the launches drawn above give the measured times within 10%."
-    text = f"For {listed(missed.index)} tokens the launches drawn above miss the measured times, by "
+        return f"For {listed(off.index)} tokens these lengths give the times measured below within 10%."
+    text = f"For {listed(missed.index)} tokens these lengths miss the times measured below, by "
     text += f"{listed([f'{abs(us):.0f}' for us in missed])} µs"
     steps = [(a, b, measured[b] - measured[a]) for a, b in zip(tokens, tokens[1:], strict=False)]
     short = [step for step in steps if step[2] < 0.95 * (step[1] - step[0]) * graph]

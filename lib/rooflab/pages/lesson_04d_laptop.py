@@ -8,7 +8,7 @@ from rooflab.hardware import device
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.pages import Rows
 from rooflab.view import display
-from rooflab.words import counted
+from rooflab.words import counted, listed
 
 PROFILED = "8,960 × 1,536"  # the shape that the source profiled
 LAPTOP = "RTX 4070 Laptop"  # its GPU
@@ -129,4 +129,13 @@ def unknown(theirs: Rows, kernels: Rows, rows: Rows) -> str:
     if one["small"] > 1.2 * one["fused"]:
         text += f" These times scatter (one token takes {one['small']:.0f} µs on the smaller matrix, "
         text += f"{one['fused']:.0f} on the larger), so we conclude no more from them."
-    return text
+    return text + _too_long(rows)
+
+
+def _too_long(rows: Rows) -> str:
+    """At which tokens the loop takes less than so many kernels as the one profiled, and what differs."""
+    over = [batch for batch, row in rows.iterrows() if row["alone"] > row["fused"]]
+    if not over:
+        return ""
+    text = f" At {listed(over)} tokens the loop takes less than so many profiled kernels: these read DRAM, "
+    return text + "where the loop's weights fit into L2, so the profiled time may be too long for it."

@@ -12,7 +12,7 @@ from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.pages import Rows
 from rooflab.pages.lesson_04d_laptop import LAPTOP, PROFILED
-from rooflab.view import display
+from rooflab.view import display, plot
 
 _INSTRUCTIONS = "inst_executed"  # by a warp: 32 threads
 
@@ -40,21 +40,41 @@ def least_times(here: Lab, drawn: Any, one_shape: Rows, kernels: Rows) -> None:
     table["read"] = count * WEIGHT_BYTES["int4_g128"] / table["rate"] / 1e3
     table["halves"] = count * WEIGHT_BYTES["fp16"] / table["rate"] / 1e3
     table["gain"] = table["fp16"] / table["fused"]
+    _shares_drawn(table, warps, laptop.boost_mhz)
     names = {"gpu": "GPU", "issue": "Issue its instructions (µs)", "read": "Read its INT4 weights (µs)"}
     names |= {"fused": "Loop's kernel, measured (µs)", "halves": "Read FP16's weights (µs)"}
     names |= {"fp16": "FP16's kernel, measured (µs)", "gain": "Gain"}
     if warps is None:
         del names["issue"]
     forms = dict.fromkeys(("issue", "read", "fused", "halves", "fp16"), "{:.1f}") | {"gain": "{:.2f}"}
-    display.table(
-        table, names, forms, f"One token, {PROFILED}, weights from DRAM: the least times, and measured"
-    )
-    rates = f"Reading is by {laptop.dram_gb_s:.0f} GB/s there (data sheet) and {read:,.0f} here (measured)"
+    title = f"The same in µs: one token, {PROFILED}, weights from DRAM, least times and measured"
+    display.table(table, names, forms, title, folded=True)
     if warps is None:
-        return display.say(f"{rates}. The kernel's instructions were not counted here, so why is not known.")
-    rates += f". Issuing is of the {warps / 1e6:.1f} million warp instructions counted here, taken for both "
-    rates += f"GPUs (the laptop's clock: {laptop.boost_mhz:,} MHz, data sheet)."
-    display.say(f"{_verdict(table, warps, count, gpu)}\n\n{rates}")
+        return display.say("The kernel's instructions were not counted here, so why is not known.")
+    display.say(_verdict(table, warps, count, gpu))
+
+
+def _shares_drawn(table: Rows, warps: float | None, mhz: int) -> None:
+    """Draw the least times of the loop's kernel and its measured one on both GPUs, in % of FP16's time."""
+    title = "One token: the loop's kernel in % of FP16's time"
+    parts = {"read its weights, at least": 100 * table["read"] / table["fp16"]}
+    if warps is not None:
+        parts["issue its instructions, at least"] = 100 * table["issue"] / table["fp16"]
+    parts["measured"] = 100 * table["fused"] / table["fp16"]
+    fig, ax = plot.figure("% of FP16's time", title=title, height=2.6)
+    ax.axvline(100, color="#1A1A1A", linestyle="--", linewidth=1.8, zorder=4, label="FP16's kernel")
+    most = 1.12 * max(100.0, *(float(side.max()) for side in parts.values()))
+    plot.grouped(ax, [gpu.removeprefix("NVIDIA ") for gpu in table["gpu"]], parts, most)
+    there, mine = table.iloc[0], table.iloc[1]
+    said = f"{title}, {PROFILED}, weights from DRAM. FP16 (dashed) takes {there['fp16']:.1f} µs on the "
+    said += f"{there['gpu']}, {mine['fp16']:.1f} on the {mine['gpu']}. Least times: bytes ÷ "
+    said += f"{there['rate']:,.0f} GB/s on the laptop (data sheet), ÷ {mine['rate']:,.0f} here (measured)"
+    if warps is not None:
+        said += (
+            f"; {warps / 1e6:.1f} million warp instructions, counted here and taken for both GPUs, ÷ what "
+        )
+        said += f"the schedulers can start (the laptop's at its data sheet's {mhz:,} MHz)"
+    plot.show(fig, f"{said}.")
 
 
 def _executed(here: Lab, drawn: Any) -> float | None:
@@ -82,7 +102,7 @@ def _verdict(table: Rows, warps: float, count: int, gpu: str) -> str:
     text += (
         f"unpack a weight and multiply it, the kernel spends {32 * warps / count:.1f} instructions. It is "
     )
-    text += "rung 1 of [part 04b](04b_ladder.ipynb), whose later rungs, and so read once, need fewer."
+    text += "rung 1 of [part 04b](04b_ladder.ipynb); its later rungs, those of *read once* too, need fewer."
     if mine["issue"] > 0.9 * mine["halves"] and mine["gain"] < 1.1:
         text += (
             f" Issuing takes {mine['issue']:.1f} µs, reading FP16's weights {mine['halves']:.1f}: what INT4 "

@@ -107,9 +107,12 @@ def _divided(way: Way, who: str) -> str:
     return f"{way.rows} × {way.parts} {who}s: {way.rows} divide the rows{uses}, {way.parts} divide k."
 
 
-def who_waits(rungs: Sequence[Rung], built: Mapping[str, Mapping[str, int]] | None = None) -> Drawing:
+def who_waits(
+    rungs: Sequence[Rung], built: Mapping[str, Mapping[str, int]] | None = None, only: int | None = None
+) -> Drawing:
     """Who copies, multiplies and waits in a block of each rung, over an example's time; `built`: the macros
-    of a rung by its name, where these are not those of its source.
+    of a rung by its name, where these are not those of its source. `only`: draw this one of `rungs` alone, in
+    the time scale of all.
     """
     ways = [(rung, way_of(rung, (built or {}).get(rung.name))) for rung in rungs]
     runs = [(rung, way, run(way)) for rung, way in ways]
@@ -117,10 +120,11 @@ def who_waits(rungs: Sequence[Rung], built: Mapping[str, Mapping[str, int]] | No
     canvas.text(
         0,
         y + 12,
-        "Two of a block, an example (not measured): one is slow for two slots, then the other.",
+        "An example (not measured). First one is slow, then the other. Slots begin full.",
     )
     y += 24
     unit = (svg.WIDTH - left - 2) / max(max(piece.end for piece in pieces) for _, _, pieces in runs)
+    runs = runs if only is None else [runs[only]]
     fills = {"orders": GREY, "loads x": SKY, "multiplies": AMBER, "waits": NONE, "copies": BLUE}
     for rung, way, pieces in runs:
         number = rung.name.partition("_")[0]
@@ -128,37 +132,40 @@ def who_waits(rungs: Sequence[Rung], built: Mapping[str, Mapping[str, int]] | No
         copier = "one thread has the TMA copy" if way.engine else "all threads order copies"
         meets = "a barrier for each slot" if way.barrier else "no block-wide barrier"
         does = "mma" if way.together == 1 else "wgmma"
+        done = f"done after {max(p.end for p in pieces if p.what == 'multiplies')} steps"
         canvas.text(0, y + 12, f"Rung {number}, {does}: {copier}, {meets}", bold=True)
-        canvas.text(0, y + 28, _divided(way, who), svg.SMALL)
+        drawn = f" Drawn are any two {who}s." if way.barrier and way.rows * way.parts > _WORKERS else ""
+        canvas.text(0, y + 28, f"{_divided(way, who)}{drawn} D{done[1:]}.", svg.SMALL)
         y += 36
         for lane in range(_WORKERS + way.engine):
             orders = ", orders" * (way.engine and (lane == _WORKERS - 1 or not way.shared))
             canvas.text(0, y + 14, f"{who} {lane}{orders}" if lane < _WORKERS else "TMA", svg.SMALL)
             for piece in pieces:
                 if piece.lane == lane:
-                    numbered = {"multiplies": f"× {piece.group}", "copies": f"fill {piece.group}"}
+                    numbered = {"multiplies": f"slot {piece.group}", "copies": f"fill {piece.group}"}
                     words = numbered.get(piece.what, piece.what)
                     wide = (piece.end - piece.start) * unit
                     canvas.cell(left + piece.start * unit, y, wide, 20, words, fills[piece.what])
             y += 23
         y += 12
         waited = sum(p.end - p.start for p in pieces if p.what == "waits")
-        said.append(f"rung {number}: {copier}, {meets}, {waited} steps waited by some {who}")
+        said.append(f"rung {number}: {copier}, {meets}, {waited} steps waited by some {who}, {done}")
         said[-1] += f"; {_divided(way, who).rstrip('.')}"
     x = 0.0
     key = {
         "order copies": GREY,
         "load x into registers": SKY,
-        "unpack and multiply slot 0": AMBER,
+        "unpack a slot and multiply": AMBER,
         "wait": NONE,
         "fill": BLUE,
     }
+    whats = {piece.what for _, _, pieces in runs for piece in pieces}
     for words, fill in key.items():
+        if fill not in {fills[what] for what in whats}:
+            continue
         if x + 32 + svg.wide(words, svg.TEXT) > svg.WIDTH:
             x, y = 0.0, y + 20
-        canvas.cell(x, y - 2, 26, 14, "× 0" * (fill == AMBER), fill)
+        canvas.cell(x, y - 2, 26, 14, "", fill)
         canvas.text(x + 32, y + 9, words)
         x += 54 + svg.wide(words, svg.TEXT)
-    words = f"A warpgroup: {counted(4, 'warp')} that multiply together. All slots are full at first."
-    canvas.text(0, y + 30, words)
     return single("Who copies, who multiplies, who waits", f"In an example {'; '.join(said)}.", canvas)

@@ -114,6 +114,13 @@ def blocks_that_stay(taken: list[list[Piece]], steps: int) -> list[Bar]:
     return found
 
 
+def divided_first(taken: list[list[Piece]], steps: int) -> bool:
+    """Whether tiles are divided and every block takes its parts of them before its whole tiles."""
+    orders = [[piece.steps < steps for piece in mine] for mine in taken]
+    return any(map(any, orders)) and all(order == sorted(order, reverse=True) for order in orders)
+
+
+_STAY = "Rung 13: blocks that stay"
 _FILLS = {"fills": GREY, "multiplies": SKY, "stores": AMBER, "leaves": BLUE, "adds": BLUE, "waits": NONE}
 
 
@@ -122,13 +129,14 @@ def tiles_in_turns(tiles: int = 6, steps: int = 8, sms: int = 4, text: str | Non
     taken = pieces(tiles, steps, sms, sms, text)
     runs = {
         "Rung 12: a block a tile": a_block_a_tile(tiles, steps, sms),
-        "Rung 13: blocks that stay": blocks_that_stay(taken, steps),
+        _STAY: blocks_that_stay(taken, steps),
     }
+    first = ", divided tiles first" if divided_first(taken, steps) else ""
     canvas, left, y, said = Canvas(), 44.0, 0.0, list[str]()
     unit = (svg.WIDTH - left - 2) / max(bar.end for run in runs.values() for bar in run)
     for name, run in runs.items():
         end = max(bar.end for bar in run)
-        words = f"{name}, done after {end:g} steps"
+        words = f"{name}{first if run is runs[_STAY] else ''}, done after {end:g} steps"
         canvas.text(0, y + 12, words, bold=True)
         y += 20
         for sm in range(sms):

@@ -8,13 +8,14 @@ from rooflab.analysis.coalescing import counter
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import faults, gemv
-from rooflab.pages import lesson_03e
+from rooflab.pages import lesson_03b, lesson_03e
 from rooflab.profile import ncu
 from rooflab.studies import faults as faulty
 from rooflab.studies import gemv as study
 from rooflab.studies import traces
 
 HYPOTHESES, CHECKLIST = claims.select(group="hypothesis"), claims.select(group="test")
+RUNGS = [rung.name for rung in gemv.LADDERS["gemv"]]
 TESTS = {id: test for id, _, test in claims.shown((*HYPOTHESES, *CHECKLIST))}
 
 
@@ -135,6 +136,19 @@ def test_what_rung_2_lacks_is_loads_under_way_and_not_blocks(h200):
     more = h200.measure("gemv", study.splits_sweep()).set_index("options")["gb_s"]
     assert all(more[f"splits={2 * s}"] > 1.7 * more[f"splits={s}"] for s in (1, 2, 4))
     assert "lacks bytes in flight; idle SMs are not what limits it" in said("03b_filling.ipynb")
+
+
+def test_what_changes_with_rung_6_is_told_whole_and_no_cause_is_picked(h200, ladder):
+    """Bytes in flight, blocks, strips and partial sums change at once; equal bytes are no equal rates."""
+    page = said("03b_filling.ipynb")
+    flying = {name: study.in_flight_bytes(study.Gemv().case(ladder.loc[name, "case"]), 132) for name in RUNGS}
+    assert flying["6_column_strips"] == 2 * flying["5_in_flight"] == 4 * flying["3_split_k"]
+    assert "16 MiB in flight instead of 8 MiB, 128 blocks instead of 1,024" in page
+    assert "The recording cannot tell which of them" in page
+    assert flying["3_split_k"] == flying["4_vector"] > roofline.bytes_in_flight(
+        h200.roof["dram_read"].value, lesson_03b.latency(h200)
+    )
+    assert "3_split_k and 4_vector have 4 MiB each" in page
 
 
 def test_e9_the_best_kernel_beats_cublas_and_the_source_s_does_not(evidence):

@@ -57,7 +57,10 @@ def test_the_coalesced_kernel_wastes_no_byte_and_is_slower(ladder, evidence):
     assert counter(evidence, "load_efficiency_pct", "2_coalesced") > 99
     assert counter(evidence, "load_sectors_per_request", "2_coalesced") == pytest.approx(4, rel=0.01)
     assert ladder.loc["2_coalesced", "q1_us"] > 2 * ladder.loc["1_strided", "q3_us"]
-    assert "Coalescing alone made it slower" in said("03_coalescing.ipynb")
+    page = said("03_coalescing.ipynb")
+    assert "Coalesced, but with 1 thread where rung 1 has 32, it is slower" in page
+    flying = study.in_flight_bytes(study.Gemv().case(ladder.loc["1_strided", "case"]), 132)
+    assert flying == 2 * 2**20 and "whose threads are 32 times as many, makes 2 MiB" in page
 
 
 def test_every_why_has_a_number(evidence):
@@ -145,8 +148,10 @@ def test_what_changes_with_rung_6_is_told_whole_and_no_cause_is_picked(h200, lad
     assert flying["6_column_strips"] == 2 * flying["5_in_flight"] == 4 * flying["3_split_k"]
     assert "16 MiB in flight instead of 8 MiB, 128 blocks instead of 1,024" in page
     assert "The recording cannot tell which of them" in page
-    assert flying["3_split_k"] == flying["4_vector"] > roofline.bytes_in_flight(
-        h200.roof["dram_read"].value, lesson_03b.latency(h200)
+    assert (
+        flying["3_split_k"]
+        == flying["4_vector"]
+        > roofline.bytes_in_flight(h200.roof["dram_read"].value, lesson_03b.latency(h200))
     )
     assert "3_split_k and 4_vector have 4 MiB each" in page
 

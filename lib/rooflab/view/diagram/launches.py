@@ -145,7 +145,7 @@ def sms_at_work(
         canvas.cells(at[busy:], cell, cell, svg.NONE)
         top = 34 + (sms + across - 1) // across * cell + 30
         _matrix(canvas, x, top, pitch - 24, 120, wide, high)
-        canvas.text(x, top - 8, f"matrix: {wide} × {high} parts", svg.SMALL)
+        canvas.text(x, top - 8, f"matrix: {wide:,} × {high} parts, one a block", svg.SMALL)
         said.append(
             f"{name} has {blocks:,} blocks ({wide} across, {high} down), "
             f"which keep {busy} of {sms} SMs at work"

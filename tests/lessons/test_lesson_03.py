@@ -265,6 +265,18 @@ def test_every_family_s_shapes_run_no_slower_than_cublas(families):
     assert any(model.startswith("qwen") for model in study.FAMILIES)
 
 
+def test_a_fault_that_depends_on_no_size_is_counted_once(h200):
+    """not_zeroed runs at one size, friendly and ragged in one: only its second call shows it."""
+    found = lesson_03e._results(lesson_03e.gathered(h200)[0])
+    assert list(found.loc["not_zeroed"]) == ["right", "same size", "wrong"]
+    assert list(found.loc["half_barrier"]) == ["right", "right", "right"]
+    page = said("03e_mending.ipynb")
+    assert (
+        "shows 0 of 4 faulty kernels at a friendly size and 2 at a ragged one, a second call 1 more" in page
+    )
+    assert "half_barrier never shows in a result" in page
+
+
 def test_half_barrier_is_said_to_be_right_by_luck_while_few_numbers_are_left():
     """Of 300 numbers 44 are a second tile, and 63 threads have a column: none of the others stores."""
     words = lesson_03e._lucky(63, 300)

@@ -200,7 +200,7 @@ def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
         text = f"Lesson 01b's plain reads from L2 got {most:,.0f} GB/s"
         if rate > 0.8 * most:
             text += f". **Rung 1{', with help from L1,' if helped else ''} is "
-            text += "faster" if rate > most else "near"
+            text += "faster" if rate > most else "near that"
             text += ", so its caches are the likely limit**; the most that they can give was not measured."
         else:
             text += "; the most that the caches can give was not measured."

@@ -78,8 +78,8 @@ def opening(reports: Rows, gpu: str) -> Opening:
     more = wrong["second call"] & ~wrong["friendly size"] & ~wrong["ragged size"]
     answer = (
         f"On the {gpu} the first result shows {wrong['friendly size'].sum()} of {len(wrong)} faulty kernels "
-        f"at a friendly size and {wrong['ragged size'].sum()} at a ragged one, a second call {more.sum()} more; "
-        f"compute-sanitizer reports {reported.sum()}. Run both: {every}."
+        f"at a friendly size and {wrong['ragged size'].sum()} at a ragged one, a second call {more.sum()} "
+        f"more; compute-sanitizer reports {reported.sum()}. Run both: {every}."
     )
     able = [
         "name the input sizes that bring a mistake out",

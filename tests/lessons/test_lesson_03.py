@@ -8,13 +8,14 @@ from rooflab.analysis.coalescing import counter
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import faults, gemv
-from rooflab.pages import lesson_03e
+from rooflab.pages import lesson_03b, lesson_03e
 from rooflab.profile import ncu
 from rooflab.studies import faults as faulty
 from rooflab.studies import gemv as study
 from rooflab.studies import traces
 
 HYPOTHESES, CHECKLIST = claims.select(group="hypothesis"), claims.select(group="test")
+RUNGS = [rung.name for rung in gemv.LADDERS["gemv"]]
 TESTS = {id: test for id, _, test in claims.shown((*HYPOTHESES, *CHECKLIST))}
 
 
@@ -56,7 +57,10 @@ def test_the_coalesced_kernel_wastes_no_byte_and_is_slower(ladder, evidence):
     assert counter(evidence, "load_efficiency_pct", "2_coalesced") > 99
     assert counter(evidence, "load_sectors_per_request", "2_coalesced") == pytest.approx(4, rel=0.01)
     assert ladder.loc["2_coalesced", "q1_us"] > 2 * ladder.loc["1_strided", "q3_us"]
-    assert "Coalescing alone made it slower" in said("03_coalescing.ipynb")
+    page = said("03_coalescing.ipynb")
+    assert "Coalesced, but with 1 thread where rung 1 has 32, it is slower" in page
+    flying = study.in_flight_bytes(study.Gemv().case(ladder.loc["1_strided", "case"]), 132)
+    assert flying == 2 * 2**20 and "whose threads are 32 times as many, makes 2 MiB" in page
 
 
 def test_every_why_has_a_number(evidence):
@@ -135,6 +139,21 @@ def test_what_rung_2_lacks_is_loads_under_way_and_not_blocks(h200):
     more = h200.measure("gemv", study.splits_sweep()).set_index("options")["gb_s"]
     assert all(more[f"splits={2 * s}"] > 1.7 * more[f"splits={s}"] for s in (1, 2, 4))
     assert "lacks bytes in flight; idle SMs are not what limits it" in said("03b_filling.ipynb")
+
+
+def test_what_changes_with_rung_6_is_told_whole_and_no_cause_is_picked(h200, ladder):
+    """Bytes in flight, blocks, strips and partial sums change at once; equal bytes are no equal rates."""
+    page = said("03b_filling.ipynb")
+    flying = {name: study.in_flight_bytes(study.Gemv().case(ladder.loc[name, "case"]), 132) for name in RUNGS}
+    assert flying["6_column_strips"] == 2 * flying["5_in_flight"] == 4 * flying["3_split_k"]
+    assert "16 MiB in flight instead of 8 MiB, 128 blocks instead of 1,024" in page
+    assert "The recording cannot tell which of them" in page
+    assert (
+        flying["3_split_k"]
+        == flying["4_vector"]
+        > roofline.bytes_in_flight(h200.roof["dram_read"].value, lesson_03b.latency(h200))
+    )
+    assert "3_split_k and 4_vector have 4 MiB each" in page
 
 
 def test_e9_the_best_kernel_beats_cublas_and_the_source_s_does_not(evidence):
@@ -244,6 +263,18 @@ def test_every_family_s_shapes_run_no_slower_than_cublas(families):
     assert (wide["5_split"] <= 1.02 * wide["torch.matmul"]).all()
     assert {model.split("-")[0] for model in study.FAMILIES} >= {"llama", "mistral", "phi"}
     assert any(model.startswith("qwen") for model in study.FAMILIES)
+
+
+def test_a_fault_that_depends_on_no_size_is_counted_once(h200):
+    """not_zeroed runs at one size, friendly and ragged in one: only its second call shows it."""
+    found = lesson_03e._results(lesson_03e.gathered(h200)[0])
+    assert list(found.loc["not_zeroed"]) == ["right", "same size", "wrong"]
+    assert list(found.loc["half_barrier"]) == ["right", "right", "right"]
+    page = said("03e_mending.ipynb")
+    assert (
+        "shows 0 of 4 faulty kernels at a friendly size and 2 at a ragged one, a second call 1 more" in page
+    )
+    assert "half_barrier never shows in a result" in page
 
 
 def test_half_barrier_is_said_to_be_right_by_luck_while_few_numbers_are_left():

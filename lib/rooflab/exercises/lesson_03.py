@@ -82,7 +82,7 @@ def _splits(splits: Callable[..., Any]) -> str:
         if got < 1:
             raise Wrong(f"for {where} you take {got} parts; one is the least.")
         if got > 1 and k // got < 16:
-            raise Wrong(f"for {where} you take {got} parts, and some have fewer than 16 rows.")
+            raise Wrong(f"for {where} you take {got} parts, of fewer than 16 rows on average.")
         if got < right:
             raise Wrong(
                 f"for {where} you take {got}: that has {16 * n * int(got):,} bytes in flight, and the memory "

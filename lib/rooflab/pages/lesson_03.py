@@ -13,7 +13,7 @@ from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.ops import Rung, gemv
 from rooflab.pages import Opening, Rows, spread
-from rooflab.pages.lesson_03b import latency
+from rooflab.pages.lesson_03b import foretold, latency
 from rooflab.pages.lesson_06 import l2_rate
 from rooflab.studies import gemv as study
 from rooflab.studies import traces
@@ -70,11 +70,10 @@ def bounds(here: Lab, n: int) -> None:
     floor = pd.DataFrame({"n": sizes})
     floor["mb"] = [roofline.gemm_bytes(1, n, n, 4, 4, 4) / 1e6 for n in sizes]
     floor["us"] = floor["mb"] * 1e3 / here.roof["dram_read"].value
-    names = {"n": "n = k", "mb": "MB", "us": "No faster than (µs)"}
+    names = {"n": "n = k", "mb": "MB", "us": "At the read roof (µs)"}
     own = floor.set_index("n").loc[n]
     display.say(
-        f"At n = k = {n:,} that is {own['mb']:,.1f} MB, and no kernel can take less than "
-        f"**{own['us']:,.1f} µs**."
+        f"At n = k = {n:,} that is {own['mb']:,.1f} MB, which at the read roof take **{own['us']:,.1f} µs**."
     )
     display.table(floor, names, {"mb": "{:,.1f}", "us": "{:,.1f}"}, "The same for other sizes", folded=True)
 
@@ -91,6 +90,7 @@ def on_paper(rungs: Sequence[Rung], n: int) -> Rows:
     names |= {"sectors": "Sectors a request", "used": "Bytes of A used"}
     frame = pd.DataFrame(found, columns=list(names))
     display.table(frame, names, {"used": "{:.1%}"})
+    frame["both"] = (frame["sectors"] + 4) / 2  # as many loads of x, all coalesced
     return frame
 
 
@@ -102,22 +102,25 @@ def watched(predicted: Rows) -> None:
     sums = loads.groupby("case")[["sectors", "requests"]].sum()
     ratio = sums["sectors"] / sums["requests"]
     predicted["watched"] = predicted["impl"].map({case.impl: ratio.get(case.id) for case in small})
-    names = {"impl": "Rung", "sectors": "The matrix, on paper", "watched": "All loads, watched on the CPU"}
-    display.table(predicted, names, {"watched": "{:.2f}"}, "Sectors a request")
+    names = {"impl": "Rung", "sectors": "Of A, on paper", "both": "Of A and x, on paper"}
+    names |= {"watched": "Of A and x, watched on the CPU"}
+    display.table(predicted, names, dict.fromkeys(("both", "watched"), "{:.2f}"), "Sectors a request")
 
 
 def measured(rows: Rows) -> None:
     """Show every contestant with its error, the longer of the two bounds, its time and registers."""
     rows = rows.copy()
     spread(rows)
+    rows["by"], note = foretold(rows)
     names = {
         "impl": "Rung or peer",
         "gate": "Error (allowed)",
-        "predicted_us": "By Little's law, or by the data sheet (µs)",
+        "predicted_us": "Foretold (µs)",
+        "by": "By",
     }
     names |= {"median_us": "Median (µs)", "quartiles": "Quartiles (µs)", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
-    display.table(rows, names, forms, "Errors, predictions and times", folded=True)
+    display.table(rows, names, forms, f"Errors, predictions and times{note}", folded=True)
 
 
 def standing(rows: Rows, gpu: str, sms: int, n: int) -> None:
@@ -126,7 +129,7 @@ def standing(rows: Rows, gpu: str, sms: int, n: int) -> None:
     one, other = by.loc["1_strided"], by.loc["2_coalesced"]
     text = f"On the {gpu} rung 2 {display.against(other, one)} rung 1"
     if other["median_us"] > one["median_us"] and not display.level(other, one):
-        text += ". **Coalescing alone made it slower**, although it uses every byte that it fetches"
+        text += ". **Coalesced, but with 1 thread where rung 1 has 32, it is slower**"
     text += f". Rung 1 reaches {one['roof_fraction']:.0%} of the roof, rung 2 {other['roof_fraction']:.0%}, "
     display.say(f"{text}with {blocks_of(n)} blocks on {sms} SMs.")
 
@@ -141,17 +144,15 @@ def counted(here: Lab, predicted: Rows, n: int) -> Rows:
     cold["dram"] = cold["dram_read_bytes"] / roofline.gemm_bytes(1, n, n, 4, 4, 4)
     names = {
         "impl": "Rung",
-        "sectors": "On paper",
+        "both": "On paper",
         "watched": "Watched",
         "load_sectors_per_request": "Counted",
     }
-    names |= {"load_efficiency_pct": "Bytes used, of A and x (%)"}
-    forms = dict.fromkeys(("watched", "load_sectors_per_request"), "{:.2f}") | {
+    names |= {"load_efficiency_pct": "Bytes used (%)"}
+    forms = dict.fromkeys(("both", "watched", "load_sectors_per_request"), "{:.2f}") | {
         "load_efficiency_pct": "{:.0f}"
     }
-    title = (
-        f"Sectors a request, and the share of their bytes that is used: {n:,} × {n:,}, on {here.run['gpu']}"
-    )
+    title = f"Sectors a request of A or x, and bytes used of them: {n:,} × {n:,}, on {here.run['gpu']}"
     display.table(cold, names, forms, title)
     names = {"impl": "Rung", "l2_hit_pct": "Sectors found in L2 (%)"}
     names |= {"dram": "Read from DRAM ÷ matrix", "dram_pct": "DRAM busy (%)"}
@@ -186,18 +187,23 @@ def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
     text += f"{1 / slow['sectors'] * 4:.1%}, of x all. "
     text += f"Each sector of A is asked for {asked / (4 * n * n):.0f} times, once for each of its columns: "
     text += f"{asked / 1e6:,.0f} MB, at {rate:,.0f} GB/s. "
+    repeats, hits = 1 - 4 * n * n / asked, slow["l2_hit_pct"] / 100
+    helped = slow["dram"] < 1.5 and hits < repeats - 0.02
     if slow["dram"] < 1.5:
-        text += f"DRAM delivers the matrix {slow['dram']:.2f} times; caches have the rest"
-        repeats, hits = 1 - 4 * n * n / asked, slow["l2_hit_pct"] / 100
-        text += f". L2 found {hits:.0%} of the sectors that reached it, and {repeats:.0%} of all are repeats"
-        text += ": L1 answered some, most likely. " if hits < repeats - 0.02 else ". "
+        text += (
+            f"DRAM delivers the matrix {slow['dram']:.2f} times; caches answer the repeats, {repeats:.0%} of "
+        )
+        text += f"the requests. L2 found {hits:.0%} of those that reached it"
+        text += ", so L1 answered some, most likely. " if helped else ". "
     lines.append(text.strip())
     if most == most:
-        text = (
-            f"Lesson 01b's plain reads from L2 got {most:,.0f} GB/s; the most that the caches can give was "
-        )
-        text += "not measured"
-        text += ". **Rung 1 is that fast, so its caches are the likely limit.**" if rate > 0.8 * most else "."
+        text = f"Lesson 01b's plain reads from L2 got {most:,.0f} GB/s"
+        if rate > 0.8 * most:
+            text += f". **Rung 1{', with help from L1,' if helped else ''} is "
+            text += "faster" if rate > most else "near that"
+            text += ", so its caches are the likely limit**; the most that they can give was not measured."
+        else:
+            text += "; the most that the caches can give was not measured."
         lines.append(text)
     asked, wasted = 32 * float(few["sectors"]) * n * n / 32, 100 - few["load_efficiency_pct"]
     text = f"**Rung 2** wastes {'nothing' if wasted < 1 else f'{wasted:.0f}%'} and asks for "
@@ -218,11 +224,11 @@ def what_explains_it(rows: Rows, here: Lab, n: int) -> None:
     text = f"Rung 2 has a thread a column: {n:,} threads in {blocks} blocks of {threads}"
     idle = sms - blocks
     text += f", and {idle} of the {gpu}'s {sms} SMs have nothing to do" if idle > 0 else ""
-    text += ". Each thread has four loads of 4 bytes under way (`#pragma unroll 4`). "
+    text += ". Each thread has four loads of 4 bytes under way (`#pragma unroll 4`). The same in rung 1, "
+    text += f"whose threads are 32 times as many, makes {plot.size_text(16 * 32 * min(n, 32 * sms))}. "
     if other["predicted_us"] == other["predicted_us"]:
-        part = other["predicted_us"] / other["median_us"]
+        part, wait = other["predicted_us"] / other["median_us"], latency(here)
         text += "By **Little's law**, bytes in flight ÷ latency is all the bandwidth they can ask for"
-        wait = latency(here)
         if wait == wait:
             text += (
                 f": {plot.size_text(in_flight(n))} ÷ {wait:.0f} ns, the latency of a lone load (part 00b), "
@@ -243,8 +249,8 @@ def takeaway(cold: Rows, rows: Rows, gpu: str) -> None:
         True: "; the GPU's counters agree",
         False: "; the GPU's counters differ",
     }
-    text = f"- Sectors can be counted on paper and on a CPU{counters.get(agreement(cold), '')}. Two counters "
-    text += "say whether coalescing is what a kernel lacks: sectors a request, and the share of bytes used.\n"
+    text = f"- Sectors can be counted on paper and on a CPU{counters.get(agreement(cold), '')}. Where a "
+    text += "request of 4-byte loads takes 4 sectors and near 100% of the bytes are used, look elsewhere.\n"
     text += (
         "- Uncoalesced loads cost even where DRAM reads nothing twice: caches must deliver every sector.\n"
     )
@@ -262,6 +268,9 @@ def explored(here: Lab, impls: Sequence[str] = ()) -> dict[str, Any]:
     rows = rows[(rows["options"] == "") & (rows["clock"] == "graph")]
     if impls:
         rows = rows[rows["impl"].isin(impls) | (rows["kind"] == "peer")]
+    start: dict[str, Any] | None = {"impl": impls[-1], "cache": "cold"} if impls else None
+    if start and (rows["n"] == 4096).any():
+        start |= {"n": 4096}
     return {
         "frame": rows,
         "controls": {"impl": "Contestant", "cache": "Cache"},
@@ -270,5 +279,5 @@ def explored(here: Lab, impls: Sequence[str] = ()) -> dict[str, Any]:
         "title": f"FP32 GEMV on {here.run['gpu']}",
         "bound": lambda case: roofline.gemm_bytes(1, case.n, case.n, 4, 4, 4) / roof / 1e3,
         "measure": explorer.measurer(here),
-        "start": {"impl": impls[-1], "cache": "cold"} if impls else None,
+        "start": start,
     }

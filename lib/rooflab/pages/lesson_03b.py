@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from rooflab import studies
-from rooflab.analysis import coalescing
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.ops import gemv
@@ -17,7 +18,7 @@ from rooflab.studies import drawn as watched
 from rooflab.studies import environment
 from rooflab.studies import gemv as study
 from rooflab.view import diagram, display, page, plot
-from rooflab.words import listed, times
+from rooflab.words import listed
 
 
 def opening(here: Lab, rows: Rows, ceiling: float, n: int, size: int) -> Opening:
@@ -39,7 +40,7 @@ def opening(here: Lab, rows: Rows, ceiling: float, n: int, size: int) -> Opening
     able = [
         "say by Little's law how many bytes a kernel must have in flight",
         "tell two causes apart by an experiment that changes one of them",
-        "write a GEMV for row-major columns that comes near the roof",
+        "write a GEMV over a row-major matrix that comes near the roof",
     ]
     roof = ("read", ceiling, "GB/s")
     if n != size:  # no experiment to show beside these rows
@@ -60,7 +61,8 @@ def _changed_apart(here: Lab, rows: Rows, roof: plot.Roof, n: int) -> tuple[Figu
     shown: Rows = pd.concat([two, smaller[smaller["blocks"] == spread["blocks"]], more, rest])
     blocks = gemv.blocks_of(gemv.LADDERS["gemv"][1], n, gemv.LADDERS["gemv"][1].with_defaults({}))
     names = [f"2_coalesced, {blocks} blocks", f"2_coalesced, {spread['blocks']} blocks"]
-    names += [f"3_split_k, {row} blocks" for row in more["blocks"]] + list(rest["impl"])
+    names += [f"3_split_k, {row} blocks" for row in more["blocks"]]
+    names += [_with_blocks(here, row) for row in rest.itertuples()]
     flying = _flying(here, shown["case"])
     names = [f"{name}: {plot.size_text(size)}" for name, size in zip(names, flying, strict=True)]
     title = f"GB/s, and how much each has in flight: {n:,} × {n:,} in FP32"
@@ -69,10 +71,46 @@ def _changed_apart(here: Lab, rows: Rows, roof: plot.Roof, n: int) -> tuple[Figu
     rate, low, high = plot.band(shown)
     plot.bars(ax, names, rate, "GB/s", (f"{roof[0]} roof", *roof[1:]), low, high)
     title += f" on {here.run['gpu']}, {plot.dates(shown)}"
-    point = "As many bytes in more blocks bring nothing; more bytes do, up to what the roof needs. "
-    point = point if blamed(smaller, parts) else ""
+    point = "As many bytes in more blocks bring nothing; more bytes do. " if blamed(smaller, parts) else ""
+    point += _alike(here, rows, ". ")
     ends = f"From {min(rate):,.0f} to {max(rate):,.0f} GB/s, under a read roof of {roof[1]:,.0f}."
     return fig, f"{title}. {point}{ends}"
+
+
+def _with_blocks(here: Lab, row: Any) -> str:
+    """A rung's name in the first chart; rung 3's, whose blocks the experiment varies, with their number."""
+    if row.impl != "3_split_k":
+        return str(row.impl)
+    return f"{row.impl}, {_launched(here, str(row.case))[0]} blocks"
+
+
+def _launched(here: Lab, case: str) -> tuple[int, int]:
+    """The blocks of an own case, and the threads of each."""
+    found = studies.get("gemv").case(case)
+    rung, macros, _ = study.own_rung(found)
+    n, k = found.n or 0, found.k or 0
+    blocks = gemv.blocks_of(rung, n, macros)
+    if rung.name in gemv.SHARED_COLUMNS:
+        blocks *= gemv.splits_of(rung, n, k, macros, int(here.run["sms"]))
+    return blocks, macros["THREADS"]
+
+
+def _alike(here: Lab, rows: Rows, end: str = "") -> str:
+    """Two rungs with as many bytes in flight, more than the read roof needs, and other rates, as a sentence
+    with `end`; "" where there are none.
+    """
+    needed = roofline.bytes_in_flight(here.roof["dram_read"].value, latency(here))
+    own = rows[(rows["kind"] == "own") & rows["median_us"].notna()]
+    own = own.assign(flying=_flying(here, own["case"]))
+    for size, same in own[own["flying"] > needed].groupby("flying"):
+        fast, slow = same.loc[same["gb_s"].idxmax()], same.loc[same["gb_s"].idxmin()]
+        if not display.level(fast, slow):
+            text = (
+                f"Beyond the {_mib(needed)} that the roof needs other things decide too: {fast['impl']} and "
+            )
+            text += f"{slow['impl']} have {plot.size_text(int(str(size)))} each, and read "
+            return f"{text}{fast['gb_s']:,.0f} and {slow['gb_s']:,.0f} GB/s{end}"
+    return ""
 
 
 def _mib(size: float) -> str:
@@ -152,35 +190,40 @@ def blamed(smaller: Rows, parts: Rows) -> bool:
     return bool(len(grown) and spread < 1.2 and grown.iloc[0] > 1.5)
 
 
-def found(smaller: Rows, parts: Rows, size: int) -> None:
+def found(smaller: Rows, parts: Rows, here: Lab, size: int) -> None:
     """Say what the experiment found."""
+    sms = int(here.run["sms"])
     least, most = smaller["blocks"].min(), smaller["blocks"].max()
     spread = smaller["gb_s"].max() / smaller["gb_s"].min()
     grown = parts[parts["blocks"] == most]["gb_s"] / parts["gb_s"].iloc[0]
-    text = f"From {least} blocks to {most} of the *same* {size:,} threads the rate changes by a "
-    text += f"factor of {spread:.2f}. "
+    text = f"The *same* {size:,} threads in {least} to {most} blocks, and so on {min(least, sms)} to "
+    text += f"{min(most, sms)} of {sms} SMs, change the rate by a factor of {spread:.2f}. "
     if len(grown):
-        text += f"From {parts['blocks'].iloc[0]} to {most} with *more* threads it "
+        text += f"From {parts['blocks'].iloc[0]} to {most} blocks with *more* threads it "
         text += f"{display.change(grown.iloc[0])}. "
     if blamed(smaller, parts):
         text += "**So rung 2 lacks bytes in flight; idle SMs are not what limits it.** "
     top, last = parts.loc[parts["gb_s"].idxmax()], parts.iloc[-1]
-    text += f"The most, {top['roof_fraction']:.0%} of the read roof, comes with {top['blocks']:,} blocks"
+    text += f"The most, {top['gb_s']:,.0f} GB/s or {top['roof_fraction']:.0%} of the read roof, comes with "
+    text += f"{top['blocks']:,} blocks"
     if last["gb_s"] < 0.97 * top["gb_s"]:
         text += (
             f"; with {last['blocks']:,} it is {last['gb_s'] / top['gb_s']:.0%} of that, most likely as each "
         )
         text += "part costs a partial sum"
-    if parts["law"].notna().all():
-        text += ". At the fewest blocks Little's law allows "
-        text += f"{times(parts['law'].iloc[0] / parts['gb_s'].iloc[0])} "
-        text += "times what is measured: the law is given the latency of a lone load, the shortest"
+    needed = roofline.bytes_in_flight(here.roof["dram_read"].value, latency(here))
+    if needed == needed:
+        enough = math.ceil(needed / (16 * size))
+        text += (
+            f". Little's law asks for at least {enough} parts, {enough * parts['blocks'].iloc[0]:,} blocks: "
+        )
+        text += "it is given the latency of a lone load, the shortest"
     display.say(f"{text}.")
 
 
 def sms_at_work(here: Lab, n: int) -> None:
     """Draw how many SMs three rungs keep at work, and how much each of them has in flight."""
-    roof, names = here.roof["dram_read"].value, ("2_coalesced", "3_split_k", "6_column_strips")
+    roof, names = here.roof["dram_read"].value, ("3_split_k", "5_in_flight", "6_column_strips")
     cases = {case.impl: case.id for case in study.ladder("gemv", n, n)}
     flying = _flying(here, [cases[name] for name in names])
     needed = roofline.bytes_in_flight(roof, latency(here))
@@ -213,8 +256,8 @@ def after_rung_3(rows: Rows, here: Lab, n: int) -> None:
     text += f"roof, and **{three['median_us'] - floor:.1f} for something else**, which rungs 4 to 6 try to "
     text += "save."
     if min(four["median_us"], five["median_us"]) > three["median_us"]:
-        text += " Rungs 4 and 5 fail at it: neither is faster than rung 3. They are shown because rung 6 is "
-        text += "built from them."
+        text += " Rungs 4 and 5 fail at it: neither is faster than rung 3. Rung 6 keeps their 16-byte loads "
+        text += "and their eight rows."
     display.say(text)
 
 
@@ -244,18 +287,16 @@ def what_is_left(here: Lab, n: int) -> None:
             flat = [str(name) for name in rest.index if rest[max(sizes)][name] <= 1.5 * rest[n][name]]
             steep = [str(name) for name in rest.index if name not in flat]
             apart = (rest[max(sizes)] - rest[n])[flat].abs().max()
-            text = f"{more:g} times the bytes: "
+            text = f"With {more:g} times the bytes "
             if flat:
                 text += f"the rest of {listed(flat)} changes by at most {apart:.1f} µs, so **for these "
                 text += "it is mostly a fixed cost.** "
             if steep:
                 factors = (rest[max(sizes)] / rest[n].clip(lower=1e-9))[steep]
-                text += f"The rest of {listed(steep)} grows by a factor of up to {factors.max():.1f}: "
-                text += "there it is not. " if flat else "no fixed cost. "
+                text += f"{'The' if flat else 'the'} rest of {listed(steep)} grows by a factor of up to "
+                text += f"{factors.max():.1f}: part of it comes with the bytes. "
             text += f"{own[n].idxmin()} has the least. "
-    text += "Two candidates are the start of blocks and partial sums that have to meet; rung 6 has none of "
-    text += "the second. A clock inside the kernel could tell them apart; the recording cannot."
-    display.say(text)
+    display.say(text.strip())
 
 
 def _recorded(here: Lab, n: int) -> list[int]:
@@ -266,57 +307,77 @@ def _recorded(here: Lab, n: int) -> list[int]:
 def measured(rows: Rows, gpu: str) -> None:
     """Show every contestant, then the standings in words."""
     rows = rows.copy()
+    rows["by"], note = foretold(rows)
     rows["of"] = rows["error"] / rows["error_budget"]
     rows["spread"] = (rows["q3_us"] - rows["q1_us"]) / rows["median_us"]
     names = {
         "impl": "Rung or peer",
         "of": "Error ÷ allowed",
-        "predicted_us": "By Little's law, or by the data sheet (µs)",
+        "predicted_us": "Foretold (µs)",
+        "by": "By",
     }
     names |= {"median_us": "Median (µs)", "spread": "Quartiles apart", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
     forms |= {"of": "{:.2f}", "spread": "{:.1%}"}
-    display.table(rows, names, forms, "Errors, predictions and times of every rung", folded=True)
-    display.say(f"On the {gpu}: {display.standings(rows.assign(format=''))}")
+    display.table(rows, names, forms, f"Errors, predictions and times of every rung{note}", folded=True)
+    best = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
+    text = f"On the {gpu} {best['impl']} is the fastest rung, with **{best['gb_s']:,.0f} GB/s**"
+    for _, peer in rows[rows["kind"] == "peer"].iterrows():
+        text += f". It {display.against(best, peer)} {peer['impl']}"
+    display.say(f"{text}.")
 
 
-def counted(here: Lab, n: int) -> Rows:
-    """Show what the profiler counted of each rung; its rows."""
-    seen = coalescing.counters(here.profile("gemv", study.counted(), "ncu", study.COUNTERS))
-    seen = seen[(seen["operator"] == "gemv") & (seen["n"] == n) & (seen["kind"] == "own")]
-    seen = seen[(seen["cache"] == "cold") & (seen["options"] == "")]
-    names = {"impl": "Rung", "load_efficiency_pct": "Bytes used %"}
-    names |= {"occupancy_pct": "Thread slots used (%)", "dram_pct": "DRAM busy %"}
-    names |= {"stall_long_scoreboard": "Waits for memory (cycles an instruction)"}
-    forms = dict.fromkeys(list(names)[1:], "{:.0f}")
-    title = f"Counted by ncu on {here.run['gpu']}, {n:,} × {n:,}, cold"
-    display.table(seen, names, forms, title, folded=True)
-    return seen
+def foretold(rows: Rows) -> tuple[list[str], str]:
+    """What the prediction of each row is made by, and what the data sheet's rate has to do with the roof."""
+    least = rows["predicted_us"].min()
+    by = [
+        "Little's law" if us > 1.001 * least else "data sheet" if us == us else ""
+        for us in rows["predicted_us"]
+    ]
+    roof = (rows["gb_s"] / rows["roof_fraction"]).max()
+    above = least < 0.999 * rows["bytes"].max() / roof / 1e3
+    return by, "; the data sheet's rate is above the read roof, which is measured" if above else ""
 
 
-def explained(rows: Rows, cold: Rows) -> None:
-    """Say what rungs 4 and 5 gain or lose, and what the winner has."""
-    by, text = rows.set_index("impl"), ""
-    seen = cold.set_index("impl")["occupancy_pct"] if len(cold) else {}
-    scalar, vector, more = (by.loc[name] for name in ("3_split_k", "4_vector", "5_in_flight"))
-    text += f"- **Rung 4**, with its wider loads, {display.against(vector, scalar)} rung 3"
-    lost = vector["median_us"] > scalar["median_us"] and not display.level(vector, scalar)
-    if lost:
-        text += ". What costs it was not found: it has about as many bytes in flight"
-        if "4_vector" in seen:
-            text += f", in fewer threads ({seen['4_vector']:.0f}% of the slots, not "
-            text += f"{seen['3_split_k']:.0f}%)"
+def changed(rows: Rows, here: Lab) -> None:
+    """Show of rung 3 and those above it what they do not share, beside the time that is to be explained."""
+    roof = here.roof["dram_read"].value
+    own = rows[(rows["kind"] == "own") & ~rows["impl"].isin(("1_strided", "2_coalesced"))]
+    launched = [_launched(here, case) for case in own["case"]]
+    frame = pd.DataFrame({"impl": own["impl"]})
+    frame["blocks"] = [f"{blocks:,} × {threads:,}" for blocks, threads in launched]
+    frame["all"] = [blocks * threads for blocks, threads in launched]
+    frame["flying"] = [plot.size_text(size) for size in _flying(here, own["case"])]
+    frame["meet"] = ["yes" if name in gemv.SHARED_COLUMNS else "no" for name in own["impl"]]
+    frame["rest"] = own["median_us"] - own["bytes"] / roof / 1e3
+    names = {"impl": "Rung", "blocks": "Blocks × threads", "all": "Threads", "flying": "Bytes in flight"}
+    names |= {"meet": "Partial sums cross blocks", "rest": "Beyond the roof (µs)"}
+    display.table(frame, names, {"all": "{:,}", "rest": "{:.1f}"}, "What differs between the rungs")
+
+
+def explained(rows: Rows, here: Lab) -> None:
+    """Say what rungs 4 and 5 gain or lose, and what else changes with rung 6."""
+    by = rows.set_index("impl")
+    scalar, vector, more, strips = (
+        by.loc[name] for name in ("3_split_k", "4_vector", "5_in_flight", "6_column_strips")
+    )
+    text = f"- **Rung 4**, with its wider loads, {display.against(vector, scalar)} rung 3"
+    if vector["median_us"] > scalar["median_us"] and not display.level(vector, scalar):
+        text += ". What costs it was not found"
     text += f".\n- **Rung 5** asks for eight rows at a time and {display.against(more, vector)} rung 4"
     if more["median_us"] > scalar["median_us"]:
         text += ", yet it is no faster than rung 3"
-    best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
+    (few, _), (many, _) = (_launched(here, row["case"]) for row in (strips, more))
+    before, after = _flying(here, [more["case"], strips["case"]])
+    text += f".\n- **Rung 6** {display.against(strips, more)} rung 5. **Several things change at once**: "
     text += (
-        f".\n- **{best['impl']}** has as many rows a thread in flight as rung 5, and no partial sums that "
+        f"{plot.size_text(after)} in flight instead of {plot.size_text(before)}, " if before != after else ""
     )
-    text += "cross blocks at the very end, when nothing else is in flight: it "
-    text += f"is {display.speed(more['median_us'] / best['median_us'])} as rung 5, and "
-    text += f"{display.speed(slowest['median_us'] / best['median_us'])} as rung 2"
-    display.say(f"{text}.")
+    text += (
+        f"{few:,} blocks instead of {many:,}, narrower strips, and no partial sums that cross blocks. The "
+    )
+    text += "recording cannot tell which of them it is; a rung for each would."
+    display.say(text)
 
 
 def sizes(here: Lab, n: int) -> None:
@@ -330,18 +391,18 @@ def sizes(here: Lab, n: int) -> None:
     display.table(share, names, forms, "Every rung's share of the read roof", folded=True)
 
 
-def takeaway(rows: Rows, smaller: Rows, parts: Rows, gpu: str, n: int) -> None:
+def takeaway(rows: Rows, smaller: Rows, parts: Rows, here: Lab, n: int) -> None:
     """The page's last word."""
-    by = rows.set_index("impl")
+    by, gpu = rows.set_index("impl"), here.run["gpu"]
     best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
     text = f"- On the {gpu} {best['impl']} reads {best['gb_s']:,.0f} GB/s of a {n:,} × {n:,} matrix, "
     text += f"{best['roof_fraction']:.0%} of the roof; the source's coalesced rung "
     text += f"{slowest['gb_s']:,.0f} GB/s.\n"
-    text += "- Change one suspect at a time. Blocks and loads in flight grow together, and "
-    text += (
-        "here only the bytes in flight matter.\n"
-        if blamed(smaller, parts)
-        else "an experiment tells them apart.\n"
-    )
-    text += "- Once enough bytes are in flight, look for time that does not grow with the bytes."
+    text += "- Change one suspect at a time. Blocks and loads in flight grow together"
+    if blamed(smaller, parts):
+        text += "; here more blocks alone brought nothing, and more bytes in flight did"
+        text += f". {_alike(here, rows)}" if _alike(here, rows) else ""
+    else:
+        text += ", and an experiment tells them apart"
+    text += ".\n- Once enough bytes are in flight, look for time that does not grow with the bytes."
     display.say(text)

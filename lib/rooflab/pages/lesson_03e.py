@@ -25,7 +25,8 @@ EXPECTED = {
     "not_zeroed": ("adds to what y held before", ""),
 }
 _TILE = 256  # numbers of x in half_barrier's tile, and threads of its block
-_QUIET = ("right", "silent")  # what a test says that noticed nothing
+_SAME = "same size"  # of a fault that does not depend on it, and runs at one
+_QUIET = ("right", "silent", _SAME)  # what a test says that noticed nothing
 
 
 def gathered(here: Lab) -> tuple[Rows, str]:
@@ -46,17 +47,20 @@ def gathered(here: Lab) -> tuple[Rows, str]:
 
 
 def _results(reports: Rows) -> pd.DataFrame:
-    """What the two calls gave at each size, a row a fault: "right", or what is wrong with them."""
+    """What the first call gave at each size, and the second where the first was right, a row a fault."""
     plain = reports[reports["tool"] == "none"]
-    later = (plain["first"] == "right") & (plain["second"] != "right")
-    both = plain["first"].mask(later, "2nd call wrong")
-    known = dict(zip(zip(plain["fault"], plain["size"], strict=True), both, strict=True))
-    return pd.DataFrame(
+    first = dict(zip(zip(plain["fault"], plain["size"], strict=True), plain["first"], strict=True))
+    found = pd.DataFrame(
         {
-            size: {fault: known[fault, f"n = {n}, k = {k}"] for fault, (n, k) in sizes.items()}
+            f"{size} size": {fault: first[fault, f"n = {n}, k = {k}"] for fault, (n, k) in sizes.items()}
             for size, sizes in _SIZES.items()
         }
     )
+    same = [study.FRIENDLY[str(fault)] == study.UNFRIENDLY[str(fault)] for fault in found.index]
+    found.loc[same, "ragged size"] = _SAME
+    later = plain[(plain["first"] == "right") & (plain["second"] != "right")].set_index("fault")["second"]
+    found["second call"] = [later.get(fault, "right") for fault in found.index]
+    return found
 
 
 def _said(reports: Rows) -> pd.DataFrame:
@@ -68,13 +72,14 @@ def _said(reports: Rows) -> pd.DataFrame:
 def opening(reports: Rows, gpu: str) -> Opening:
     """The first screen: who notices which fault."""
     results, said = _results(reports), _said(reports) > 0
-    wrong = results != "right"
+    wrong = ~results.isin(_QUIET)
     reported = said[list(SANITIZERS)].any(axis=1)
-    every = "together they find all of them" if (wrong["ragged"] | reported).all() else "neither finds all"
+    every = "together they find all of them" if (wrong.any(axis=1) | reported).all() else "neither finds all"
+    more = wrong["second call"] & ~wrong["friendly size"] & ~wrong["ragged size"]
     answer = (
-        f"On the {gpu} {wrong['friendly'].sum()} of {len(wrong)} faulty kernels gives itself away by its "
-        f"result at a friendly size and {wrong['ragged'].sum()} at a ragged one; compute-sanitizer reports "
-        f"{reported.sum()}. Run both: {every}."
+        f"On the {gpu} the first result shows {wrong['friendly size'].sum()} of {len(wrong)} faulty kernels "
+        f"at a friendly size and {wrong['ragged size'].sum()} at a ragged one, a second call {more.sum()} "
+        f"more; compute-sanitizer reports {reported.sum()}. Run both: {every}."
     )
     able = [
         "name the input sizes that bring a mistake out",
@@ -82,7 +87,7 @@ def opening(reports: Rows, gpu: str) -> Opening:
         "mend a barrier that some threads miss, a tile that is too small and a sum that is not reset",
     ]
     notices = said.replace({True: "reports", False: "silent"}).rename(columns={"watch": "watcher"})
-    cells = pd.concat([results.add_suffix(" size"), notices], axis=1)
+    cells = pd.concat([results, notices], axis=1)
     title = f"Which test notices which mistake, on {gpu}"
     noticed = "; ".join(f"{fault}: {listed(row.index[~row.isin(_QUIET)])}" for fault, row in cells.iterrows())
     return answer, able, (_noticed(cells, title), f"{title}, {plot.dates(reports)}. {noticed}.")
@@ -99,8 +104,7 @@ def _noticed(cells: pd.DataFrame, title: str) -> Figure:
             fill = "#EDEDED" if quiet else plot.COLOURS[0]
             ax.add_patch(Rectangle((across + 0.03, down + 0.06), 0.94, 0.88, color=fill, linewidth=0))
             colour = "#333333" if quiet else "white"
-            text = word.replace("call ", "call\n")
-            ax.text(across + 0.5, down + 0.5, text, ha="center", va="center", color=colour, fontsize=8.5)
+            ax.text(across + 0.5, down + 0.5, word, ha="center", va="center", color=colour, fontsize=8.5)
     ax.set(xlim=(0, cells.shape[1]), ylim=(len(cells), 0))
     ax.set_xticks([k + 0.5 for k in range(cells.shape[1])], [name.replace(" ", "\n") for name in cells])
     names = [f"{fault}:\n{textwrap.fill(EXPECTED[str(fault)][0], 25)}" for fault in cells.index]
@@ -132,32 +136,34 @@ def predicted() -> None:
 
 def results(reports: Rows, gpu: str) -> None:
     """Show what the calls of every kernel gave at its friendly and its ragged size, without an instrument."""
-    found = _results(reports).replace({"2nd call wrong": "right, 2nd call wrong"})
-    rows, names = [], {"fault": "Fault"}
-    for size in _SIZES:
-        names |= {f"{size} size": f"{size.capitalize()} n × k", f"{size} result": f"Result, {size}"}
-    for fault, row in found.iterrows():
-        at = [f"{n} × {k}" for n, k in (sizes[str(fault)] for sizes in _SIZES.values())]
-        again = "the same" if at[0] == at[1] else at[1]
-        rows.append((fault, at[0], row["friendly"], again, row["ragged"]))
-    display.table(pd.DataFrame(rows, columns=list(names)), names, caption=f"On {gpu}")
+    found = _results(reports)
+    quiet = found.isin(_QUIET)
+    table = pd.DataFrame({"fault": found.index})
+    names = {"fault": "Fault"}
+    for size, sizes in _SIZES.items():
+        table[f"{size} n"] = ["{} × {}".format(*sizes[str(fault)]) for fault in found.index]
+        table[size] = found[f"{size} size"].to_numpy()
+        names |= {f"{size} n": f"{size.capitalize()} n × k", size: f"First result, {size}"}
+    table["second"] = found["second call"].to_numpy()
+    display.table(table, names | {"second": "Second result, where the first is right"}, caption=f"On {gpu}")
     by = {
-        "a ragged size": found.index[
-            (found["friendly"] == "right") & ~found["ragged"].str.startswith("right")
-        ],
-        "a second call": found.index[found["friendly"].str.startswith("right,")],
-        "no result": found.index[(found == "right").all(axis=1)],
+        "a ragged size": found.index[quiet["friendly size"] & ~quiet["ragged size"]],
+        "a second call": found.index[~quiet["second call"]],
     }
     said = [f"{how} shows {listed(who)}" for how, who in by.items() if len(who)]
+    never = found.index[quiet.all(axis=1)]
+    if len(never):
+        said.append(f"{listed(never)} never {'shows' if len(never) == 1 else 'show'} in a result")
     if said:
-        display.say(f"**{listed(said)[0].upper()}{listed(said)[1:]}.**")
+        text = "; ".join(said)
+        display.say(f"**{text[0].upper()}{text[1:]}.**")
 
 
 def first_reports(reports: Rows, gpu: str) -> None:
     """Show the first sentence of each instrument that reports something."""
-    names = {"fault": "Fault", "tool": "Instrument", "reports": "Reports", "says": "First report"}
-    said = reports[(reports["tool"] != "none") & (reports["reports"] > 0)]
-    display.table(said, names, caption=f"On {gpu}; watch on the CPU")
+    names = {"fault": "Fault", "tool": "Instrument", "says": "First report"}
+    said = reports[(reports["tool"] != "none") & (reports["reports"] > 0)].replace({"watch": "watcher"})
+    display.table(said, names, caption=f"On {gpu}; the watcher on the CPU")
 
 
 def judged(reports: Rows, gpu: str) -> None:
@@ -170,13 +176,13 @@ def judged(reports: Rows, gpu: str) -> None:
             missed.append(f"**{fault}**: expected {tool or 'no report'}, got {listed(seen)}.")
     text = f"{len(EXPECTED) - len(missed)} of {len(EXPECTED)} predictions hold on the {gpu}. "
     display.say(text + " ".join(missed))
-    ragged = _results(reports)["ragged"]
+    ragged = _results(reports)["ragged size"]
     if ragged["early_exit"] == "wrong" and not said.loc["early_exit", list(SANITIZERS)].any():
         display.say(
             "**Why early_exit is silent.** Since Volta (sm_70) a barrier waits only for the threads that "
             "have not ended. Those that left early do not hang it, so synccheck has nothing to report. But "
-            "they did not load their part of the tile, and the others read whatever was in that memory "
-            "before."
+            "they did not load their part of the tile, and the others read whatever was in shared memory "
+            "before; initcheck looks at DRAM only."
         )
     if ragged["half_barrier"] == "right" and said.loc["half_barrier", "synccheck"]:
         display.say(_lucky(*study.UNFRIENDLY["half_barrier"]))
@@ -202,7 +208,7 @@ def _lucky(n: int, k: int) -> str:
     if 0 < rest <= n:
         text += f"But of k = {k} only {rest} numbers are left, and threads 0 to {rest - 1} store those: "
         text += f"threads with a column. **It is luck: with a k above {_TILE + n} they could.** "
-    return text + "A test of results alone misses this kernel, so run both."
+    return text + "A test of results alone misses this kernel, so run a sanitizer too."
 
 
 def takeaway(reports: Rows) -> None:
@@ -210,10 +216,15 @@ def takeaway(reports: Rows) -> None:
     results, said = _results(reports), _said(reports) > 0
     plain = reports[(reports["tool"] == "none") & (reports["first"] == "right")]
     silent = [fault for fault in said.index if not said.loc[fault, list(SANITIZERS)].any()]
-    caught = results["ragged"] != "right"
+    caught = ~results[["ragged size", "second call"]].isin(_QUIET).all(axis=1)
     text = f"- At some size {plain['fault'].nunique()} of {len(results)} faulty kernels give a right first "
     text += "result. One friendly call is not a test.\n"
-    text += f"- No tool of compute-sanitizer reports {listed(silent)} here. Each "
+    if silent:
+        text += (
+            f"- No tool of compute-sanitizer reports {listed(silent).replace(' and ', ' or ')} here. Each "
+        )
+    else:
+        text += "- Each "
     text += (
         "tool looks for one kind of mistake.\n- The gate fills the output with NaN before it compares every "
     )

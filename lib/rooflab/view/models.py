@@ -240,7 +240,7 @@ MODELS: dict[str, Model] = {
         {
             "width": "Bytes a lane",
             "offset": "Starts at byte",
-            "step": "elements between lanes",
+            "step": "stride in elements",
             "%": "% used",
         },
         {"width": 4, "offset": 0, "step": 1},

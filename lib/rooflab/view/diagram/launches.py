@@ -145,7 +145,7 @@ def sms_at_work(
         canvas.cells(at[busy:], cell, cell, svg.NONE)
         top = 34 + (sms + across - 1) // across * cell + 30
         _matrix(canvas, x, top, pitch - 24, 120, wide, high)
-        canvas.text(x, top - 8, f"matrix: {wide} × {high} parts", svg.SMALL)
+        canvas.text(x, top - 8, f"matrix: {wide:,} × {high} parts", svg.SMALL)
         said.append(
             f"{name} has {blocks:,} blocks ({wide} across, {high} down), "
             f"which keep {busy} of {sms} SMs at work"
@@ -160,7 +160,7 @@ def sms_at_work(
             if needed == needed:
                 canvas.line([(x + needed * scale, top - 4), (x + needed * scale, top + 18)], 2)
             said[place] += f", and {size_text(size)} in flight"
-    keys = ["Blue square: an SM with a block. Orange: what the first block reads."]
+    keys = ["Blue square: an SM with a block. Orange: the first block's part of the matrix."]
     if flying and needed == needed:
         keys.append(f"Mark: the {needed / 2**20:.1f} MiB in flight that the read roof needs.")
     for key in keys:

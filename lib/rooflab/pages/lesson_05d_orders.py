@@ -18,14 +18,14 @@ from rooflab.view import diagram, display, plot
 _REFERENCE = "h200"  # whose data sheet is taken for a device that is no Hopper
 
 _STREAM_K = """
-**Rung 8** ([source](../kernels/mmq/8_stream_k.cu)) is rung 7 with blocks that stay. Each takes tile after
-tile; the tiles of a last turn, too few for all SMs, are divided along k (**stream-K**, as INT4's rung 13 in
+**Rung 8** ([source](../kernels/mmq/8_stream_k.cu)) is rung 7 with blocks that stay. Each takes its part of
+the tiles left over, which are divided along k, then tile after tile (**stream-K**, as INT4's rung 13 in
 [04c](04c_batch.ipynb)):
 
 ```text
 132 blocks, one an SM
 while there is work:
-    piece = a whole tile, or in the last turn some of a tile's k
+    piece = first some of a left-over tile's k, then whole tiles
     sums = as in rung 7, over the k of the piece
     if another block has the end of this tile:
         leave sums in L2; set a flag
@@ -52,7 +52,7 @@ def tiles_drawn(here: Lab) -> None:
 
 
 def divided_drawn() -> None:
-    """Draw how rung 8 divides the tiles of a last turn along k."""
+    """Draw how rung 8 divides the tiles left over along k."""
     diagram.divided_along_k().show()
 
 

@@ -120,8 +120,8 @@ _CHANGES = {
     "4_cp_async": "copies with `cp.async`, straight from memory to shared memory, several tiles ahead. Such "
     "a copy wants aligned addresses, and blocks of 34 bytes rarely start at one, so the weights come as the "
     "planes of [part 05](05_q8_0.ipynb)",
-    "5_large_tiles": "gives each warp a larger part of a tile, so that fewer fragments are loaded for a "
-    "product, and scales with two instructions",
+    "5_large_tiles": "changes two things, timed together: a warp has 64 rows × 32 tokens of a tile of "
+    "128 × 64, so that fewer fragments are loaded for a product, and scaling takes two instructions",
     "6_wgmma": "is for Hopper: one group of warps copies while the others multiply int8 with wgmma and scale",
 }
 

@@ -26,6 +26,7 @@ from rooflab.records.case import Case
 from rooflab.runtime import nvrtc
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
+from rooflab.view import models
 from rooflab.view.diagram import two_warps
 from rooflab.words import listed, times
 
@@ -411,3 +412,17 @@ def test_06b_gives_every_rung_s_rate_at_one_kind_of_shape(rows):
             and set(found.index) == set(names)
         )
     assert lesson_06b_rungs._at_chart(rows, ("9_wgmma", "12_warp_specialised"), 512).empty
+
+
+def test_06_predicts_rung_2_by_shared_memory(h200, ladder):
+    """Its source's loads of keys and values, a word a lane, at 32 words a clock and SM."""
+    text = next(rung for rung in op.LADDERS["attention"] if rung.name == "2_tiled").path.read_text()
+    assert "fmaf(query[e], keys[key][lane + 32 * e]" in text and "p * values[key][lane + 32 * e]" in text
+    least = 32 * roofline.attention_pairs(4096, 4096) * 8 / (132 * h200.spec.boost_mhz)
+    assert f"a clock: at least {least:,.0f} µs" in said("06_attention.ipynb")
+    assert least < 13 / 8 * least < ladder.loc["2_tiled queries=16", "median_us"]
+
+
+def test_the_model_of_banks_has_four_times_the_lanes_of_the_drawing():
+    for padding, turns in ((0, 8), (16, 1)):  # of eight rows, as drawn
+        assert models.banks(padding, 256, 16) == 4 * turns

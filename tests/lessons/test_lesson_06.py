@@ -395,9 +395,9 @@ def test_06e_draws_as_many_loads_of_a_key_as_its_solutions_make():
 def test_06b_walks_along_the_drawing_of_two_warps():
     """The steps that the page names are the drawing's, and the waits those of the rung's source."""
     page, (together, apart) = said("06b_wide.ipynb"), two_warps.runs_of()
-    assert f"Step {apart.begins(0, 'PV', 0)}: it multiplies PV0, while warp 1 takes its softmax" in page
+    assert f"Step {apart.begins(0, 'PV', 0)}: PV0, while warp 1 takes its softmax" in page
     assert f"(steps {listed(map(str, together.idle))} above)" in page
-    assert f"empty since the end of step {apart.empty[0]:.0f}, when warp 1 had finished PV0" in page
+    assert f"empty since the end of step {apart.empty[0]:.0f}, when warp 1 finished PV0" in page
     assert apart.empty[0] == apart.begins(1, "PV", 0) and apart.full[1] == apart.begins(1, "QK", 0) + 1
     held = two_warps.steps_of("7_mma_32_rows")  # with a barrier between softmax and P V warp 0 does wait
     assert two_warps.simulate(held, 3).begins(0, "PV", 0) == apart.begins(0, "PV", 0) + 1

@@ -180,4 +180,4 @@ def divided_along_k(here: Lab, gpu: str) -> None:
         text += f"{min(waits):.1f} to {max(waits):.1f} µs longer on an H200. Rung 8 is faster by more than "
         text += f"{LEVEL - 1:.0%} at {(found['gain'] >= LEVEL).sum()} of {len(found)} products."
         parts += [text, (by, names, forms, f"Rung 8 ÷ rung 7, {gpu}: by what rung 7 leaves idle")]
-    display.fold_parts("Rung 8 divides the last tiles along k (stream-K)", parts)
+    display.fold_parts("Rung 8 divides the tiles left over along k (stream-K)", parts)

@@ -147,25 +147,24 @@ def a_warp_ahead() -> None:
     other = {(what, t): apart.begins(1, what, t) for what in ("QK", "softmax", "PV") for t in (0, 1)}
     pv, qk1 = at["PV", 0], at["QK", 1]
     text = "Follow **warp 0 in the lower drawing**:\n\n"
-    text += f"- Step {at['QK', 0]}: it makes its scores of tile 0 (QK0).\n"
-    text += f"- Step {at['softmax', 0]}: it starts to copy its share of tile 1 into slot 1, and takes the "
-    text += "softmax of tile 0 (amber).\n"
-    text += f"- Step {pv}: it multiplies PV0"
+    text += f"- Step {at['QK', 0]}: scores of tile 0 (QK0).\n"
+    text += f"- Step {at['softmax', 0]}: softmax of tile 0 (amber). Warp 0 also starts to copy its share of "
+    text += "tile 1 into slot 1.\n"
+    text += f"- Step {pv}: PV0"
     if other["softmax", 0] == pv:
-        text += ", while warp 1 takes its softmax. In rung 7 it waits here for warp 1, and no product runs "
-        text += f"(steps {listed(map(str, together.idle))} above)"
+        text += ", while warp 1 takes its softmax. In rung 7 warp 0 waits here for warp 1, and no product "
+        text += f"runs (steps {listed(map(str, together.idle))} above)"
     text += ".\n"
     if qk1 > pv + 1:
-        text += f"- Step {pv + 1}: it waits, for the tensor cores alone: warp 1 has them, for PV0.\n"
-    text += f"- Step {qk1}: it makes its scores of tile 1. Slot 1 has been full since the end of step "
-    text += f"{apart.full[1]:.0f}.\n"
-    text += f"- Step {at['softmax', 1]}: it copies its share of tile 2 into slot 0, which has been empty "
-    text += f"since the end of step {apart.empty[0]:.0f}, when warp 1 had finished PV0.\n\n"
+        text += f"- Step {pv + 1}: warp 0 waits for the tensor cores, which warp 1 has for PV0.\n"
+    text += f"- Step {qk1}: QK1. Slot 1 has been full since the end of step {apart.full[1]:.0f}.\n"
+    text += f"- Step {at['softmax', 1]}: softmax of tile 1. Warp 0 also copies its share of tile 2 into slot "
+    text += f"0, empty since the end of step {apart.empty[0]:.0f}, when warp 1 finished PV0.\n\n"
     text += (
-        "So warp 0 never waits at a barrier here. If warp 1 were later, two would hold warp 0 back: *full* "
+        "So warp 0 never waits at a barrier here. Two would hold warp 0 back if warp 1 were later: before "
     )
-    text += "of slot 1 before QK1, until warp 1 has copied its share of tile 1, which it does after its QK0; "
-    text += "and *empty* of slot 0 after QK1, until warp 1 has finished PV0."
+    text += "QK1, *full* of slot 1, until warp 1 has ended QK0 and copied its share of tile 1; after QK1, "
+    text += "*empty* of slot 0, until warp 1 has ended PV0."
     display.say(text)
 
 

@@ -10,7 +10,7 @@ from rooflab.pages import Rows
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display
 from rooflab.view.diagram import two_warps
-from rooflab.words import listed
+from rooflab.words import counted, listed
 
 # The page's sections in their order: rungs, what they add, and the row of the drawing.
 _SECTIONS = (
@@ -113,15 +113,13 @@ def worth_everywhere(every: Rows) -> None:
         if gain.empty:
             continue
         least = gain.loc[gain["gain"].idxmin()]
-        slower = _shape(least) if least["gain"] < 1 / crossover.LEVEL else ""
-        said = [gain["gain"].median(), least["gain"], gain["gain"].max()]
-        lines.append([second, first.partition("_")[0], len(gain), *said, slower])
-    names = ["Rung", "Over rung", "Shapes", "Median", "Least", "Most", "Slowest, where slower"]
-    table = pd.DataFrame(lines, columns=names)
-    forms = dict.fromkeys(("Median", "Least", "Most"), "{:.2f}×")
-    caption = "Rungs 8 to 13 over all shapes that both rungs are recorded on"
+        number, before = second.partition("_")[0], first.partition("_")[0]
+        text = f"rung {number} over rung {before}: {gain['gain'].median():.2f} times as fast at the median"
+        text += f" ({least['gain']:.2f} to {gain['gain'].max():.2f}, {counted(len(gain), 'shape')})"
+        text += f"; slowest {_shape(least)}" if least["gain"] < 1 / crossover.LEVEL else ""
+        lines.append(text)
     if lines:
-        display.table(table, dict(zip(names, names, strict=True)), forms, caption, folded=True)
+        display.fold_items("Rungs 8 to 13 over all shapes that both rungs are recorded on", lines)
 
 
 def worth_of_slices(every: Rows, gpu: str, width: int) -> None:

@@ -13,8 +13,10 @@ from rooflab.errors import LaunchError
 from rooflab.numerics import gguf, quant, reference
 from rooflab.ops import mmq as mmq_ops
 from rooflab.ops import q8_0 as q8_ops
+from rooflab.pages import lesson_05d_slots
 from rooflab.paths import ROOT
 from rooflab.studies import mmq, q8_0
+from rooflab.view.diagram import mmq_blocks
 
 needs.compiler()
 
@@ -357,3 +359,21 @@ def test_scaling_takes_the_slots_that_were_derived(counted):
     scaling = pd.Series({impl: mmq.scaling(row["case"]) for impl, row in exact.iterrows()})
     share = scaling / exact["inst_executed"]
     assert share.between(0.2, 1).all() and share.max() > 0.5
+
+
+def test_shares_of_counted_cycles_are_told_from_shares_of_the_datasheet(h200):
+    """The page says that counted cycles are fewer than the datasheet's clock has, and only where they are."""
+    row = pd.Series({"inst_executed": 528e6, "issue_active": 0.5, "time_ns": 1e6, "tensor_pct": 90.0})
+    assert "2.00 a nanosecond" not in lesson_05d_slots._clock_counted(row, h200, "x")
+    assert "1.00 a nanosecond" in lesson_05d_slots._clock_counted(row.replace(1e6, 2e6), h200, "x")
+    assert "counters see only cycles of SMs with work" in said("05d_mmq")
+
+
+def test_rung_8_divides_what_is_left_over_before_whole_tiles():
+    """As the page and its drawing say."""
+    for block in range(4):
+        taken = mmq_blocks.pieces(block, 4, 6, 4, 4)
+        assert [piece.tile >= 4 for piece in taken] == sorted(
+            (piece.tile >= 4 for piece in taken), reverse=True
+        )
+    assert "It does them first" in said("05d_mmq")

@@ -13,6 +13,7 @@ from rooflab.numerics import model_shapes
 from rooflab.ops import attention as op
 from rooflab.pages import (
     lesson_06b_occupancy,
+    lesson_06b_rungs,
     lesson_06c,
     lesson_06c_faults,
     lesson_06c_limits,
@@ -25,7 +26,9 @@ from rooflab.records.case import Case
 from rooflab.runtime import nvrtc
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
-from rooflab.words import times
+from rooflab.view import models
+from rooflab.view.diagram import two_warps
+from rooflab.words import listed, times
 
 # A rung newer than the recording has no answers there yet.
 _HELD = (DATA / "h200" / "attention.csv").read_text()
@@ -387,3 +390,39 @@ def test_06e_draws_as_many_loads_of_a_key_as_its_solutions_make():
         block = re.search(r"QUERIES = (\d+)|first = (\d+) \* blockIdx", solution)
         served = int(block[1] or block[2]) if block else 1
         assert how is None or how == (served, passes), step
+
+
+def test_06b_walks_along_the_drawing_of_two_warps():
+    """The steps that the page names are the drawing's, and the waits those of the rung's source."""
+    page, (together, apart) = said("06b_wide.ipynb"), two_warps.runs_of()
+    assert f"Step {apart.begins(0, 'PV', 0)}: PV0, while warp 1 takes its softmax" in page
+    assert f"(steps {listed(map(str, together.idle))} above)" in page
+    assert f"empty since the end of step {apart.empty[0]:.0f}, when warp 1 finished PV0" in page
+    assert apart.empty[0] == apart.begins(1, "PV", 0) and apart.full[1] == apart.begins(1, "QK", 0) + 1
+    held = two_warps.steps_of("7_mma_32_rows")  # with a barrier between softmax and P V warp 0 does wait
+    assert two_warps.simulate(held, 3).begins(0, "PV", 0) == apart.begins(0, "PV", 0) + 1
+
+
+def test_06b_gives_every_rung_s_rate_at_one_kind_of_shape(rows):
+    for names, width in ((("8_head_dim_slices", "13_mbarrier_ring"), 512), (("9_wgmma", "11_tma"), 256)):
+        found = lesson_06b_rungs._at_chart(rows, names, 512)
+        assert (
+            set(found["head_dim"]) == {width}
+            and set(found["seq"]) == {16384}
+            and set(found.index) == set(names)
+        )
+    assert lesson_06b_rungs._at_chart(rows, ("9_wgmma", "12_warp_specialised"), 512).empty
+
+
+def test_06_predicts_rung_2_by_shared_memory(h200, ladder):
+    """Its source's loads of keys and values, a word a lane, at 32 words a clock and SM."""
+    text = next(rung for rung in op.LADDERS["attention"] if rung.name == "2_tiled").path.read_text()
+    assert "fmaf(query[e], keys[key][lane + 32 * e]" in text and "p * values[key][lane + 32 * e]" in text
+    least = 32 * roofline.attention_pairs(4096, 4096) * 8 / (132 * h200.spec.boost_mhz)
+    assert f"a clock: at least {least:,.0f} µs" in said("06_attention.ipynb")
+    assert least < 13 / 8 * least < ladder.loc["2_tiled queries=16", "median_us"]
+
+
+def test_the_model_of_banks_has_four_times_the_lanes_of_the_drawing():
+    for padding, turns in ((0, 8), (16, 1)):  # of eight rows, as drawn
+        assert models.banks(padding, 256, 16) == 4 * turns

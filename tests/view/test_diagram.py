@@ -636,6 +636,8 @@ def test_warps_of_a_ring_come_apart_and_keep_tensor_cores_busy():
     for bar in run.bars:
         assert run.full[bar.tile] <= bar.start and bar.end <= run.empty[bar.tile]
     assert all(run.claimed[t] >= run.empty[t - 2] for t in range(2, 6)), "a slot is written while it is read"
+    assert two_warps.simulate(together, 3).idle == [3, 8, 13] and not run.idle
+    assert [run.begins(0, what, 0) for what in ("QK", "softmax", "PV")] == [1, 2, 3]
     with pytest.raises(UsageError, match="no loop over tiles"):
         two_warps.steps_of("1_scalar")
     with pytest.raises(UsageError, match="Both warps wait"):

@@ -120,8 +120,8 @@ _CHANGES = {
     "4_cp_async": "copies with `cp.async`, straight from memory to shared memory, several tiles ahead. Such "
     "a copy wants aligned addresses, and blocks of 34 bytes rarely start at one, so the weights come as the "
     "planes of [part 05](05_q8_0.ipynb)",
-    "5_large_tiles": "gives each warp a larger part of a tile, so that fewer fragments are loaded for a "
-    "product, and scales with two instructions",
+    "5_large_tiles": "changes two things, timed together: a warp has 64 rows × 32 tokens of a tile of "
+    "128 × 64, so that fewer fragments are loaded for a product, and scaling takes two instructions",
     "6_wgmma": "is for Hopper: one group of warps copies while the others multiply int8 with wgmma and scale",
 }
 
@@ -144,12 +144,13 @@ def rungs_said(rows: Rows, names: Sequence[str]) -> None:
 def stays_said(rows: Rows, tokens: int, n: int, k: int) -> None:
     """Say where rung 8 helps, and what it is worth on this product, beside rung 7."""
     by, names = rows.set_index("impl")["tflop_s"], ("7_fp16_wgmma", "8_stream_k")
-    text = "**Rung 8** divides the tiles of the last turn along k, among more SMs, as drawn below."
+    text = "**Rung 8** divides the tiles left over, too few for all SMs, along k (drawn below). It does "
+    text += "them first, so that the sums that other blocks need are written early."
     if by.index.isin(names).sum() == len(names):
         before, after = (float(by[name]) for name in names)
         level = max(before, after) / min(before, after) < LEVEL
         here = "it makes no difference" if level else "it helps" if after > before else "it does not help"
-        text += " That is meant for products with few tiles; "
+        text += " This is meant for products with few tiles; "
         text += f"at {n:,} × {k:,} by {tokens:,} tokens {here}: {after:,.0f} TFLOP/s beside rung 7's "
         text += f"{before:,.0f}."
     display.say(text)

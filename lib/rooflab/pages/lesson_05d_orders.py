@@ -18,14 +18,14 @@ from rooflab.view import diagram, display, plot
 _REFERENCE = "h200"  # whose data sheet is taken for a device that is no Hopper
 
 _STREAM_K = """
-**Rung 8** ([source](../kernels/mmq/8_stream_k.cu)) is rung 7 with blocks that stay. Each takes tile after
-tile; the tiles of a last turn, too few for all SMs, are divided along k (**stream-K**, as INT4's rung 13 in
+**Rung 8** ([source](../kernels/mmq/8_stream_k.cu)) is rung 7 with blocks that stay. Each takes its part of
+the tiles left over, which are divided along k, then tile after tile (**stream-K**, as INT4's rung 13 in
 [04c](04c_batch.ipynb)):
 
 ```text
 132 blocks, one an SM
 while there is work:
-    piece = a whole tile, or in the last turn some of a tile's k
+    piece = first some of a left-over tile's k, then whole tiles
     sums = as in rung 7, over the k of the piece
     if another block has the end of this tile:
         leave sums in L2; set a flag
@@ -52,7 +52,7 @@ def tiles_drawn(here: Lab) -> None:
 
 
 def divided_drawn() -> None:
-    """Draw how rung 8 divides the tiles of a last turn along k."""
+    """Draw how rung 8 divides the tiles left over along k."""
     diagram.divided_along_k().show()
 
 
@@ -180,4 +180,4 @@ def divided_along_k(here: Lab, gpu: str) -> None:
         text += f"{min(waits):.1f} to {max(waits):.1f} µs longer on an H200. Rung 8 is faster by more than "
         text += f"{LEVEL - 1:.0%} at {(found['gain'] >= LEVEL).sum()} of {len(found)} products."
         parts += [text, (by, names, forms, f"Rung 8 ÷ rung 7, {gpu}: by what rung 7 leaves idle")]
-    display.fold_parts("Rung 8 divides the last tiles along k (stream-K)", parts)
+    display.fold_parts("Rung 8 divides the tiles left over along k (stream-K)", parts)

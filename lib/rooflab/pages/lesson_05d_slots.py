@@ -185,16 +185,43 @@ def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
         )
         text += "fill every gap"
     text += f". If scaling took all slots, at the datasheet's clock, that would make {bound:,.0f} TOP/s; by "
-    text += f"time {name} is at {exact['tflop_s'].iloc[0] / bound:.0%} of it. "
+    text += (
+        f"time {name} is at {exact['tflop_s'].iloc[0] / bound:.0%} of it. {_clock_counted(row, here, name)}"
+    )
     fast = counted[counted["each"].isna()]
     if len(fast):
         text += f"{fast['impl'].iloc[0]}, which scales weights and not sums, makes do with "
         text += f"{fast['all'].iloc[0]:,.0f} million instructions and keeps its tensor cores "
-        text += f"{fast['tensor_pct'].iloc[0]:.0f}% busy."
-    display.say(text + _tensor_cores(found, here.spec))
+        text += f"{fast['tensor_pct'].iloc[0]:.0f}% busy" + _busy_beside_rate(fast.iloc[0], here.spec) + "."
+    display.say(text + _tensor_cores(found))
 
 
-def _tensor_cores(found: Rows, spec: Device) -> str:
+def _clock_counted(row: Any, here: Lab, name: str) -> str:
+    """Why a share of the counted cycles is not that share of the datasheet's rate: how many cycles of an SM
+    with work were counted in a rung's time; nothing where that is the datasheet's clock.
+    """
+    cycles = row["inst_executed"] / row["issue_active"] / 4 / int(here.run["sms"])  # 4 schedulers an SM
+    ghz, sheet = cycles / row["time_ns"], here.spec.boost_mhz / 1e3 if here.spec else float("nan")
+    if not LEVEL * ghz < sheet:
+        return ""
+    return (
+        "That is less than the share of slots, because the counters see only cycles of SMs with work: "
+        f"{ghz:.2f} a nanosecond for {name}, where the datasheet's clock has {sheet:.2f}. "
+    )
+
+
+def _busy_beside_rate(row: Any, spec: Device) -> str:
+    """The share of the datasheet's FP16 peak that a rung reached while it was counted, where it is less than
+    the share of cycles in which its tensor cores were busy.
+    """
+    rate = 2.0 * math.prod(study.Mmq().case(row["case"]).matrix) / row["time_ns"] / 1e3
+    share = rate / spec.fp16_tensor
+    if not LEVEL * 100 * share < row["tensor_pct"]:
+        return ""
+    return f", of such cycles: by rate it was at {share:.0%} of the datasheet's peak"
+
+
+def _tensor_cores(found: Rows) -> str:
     """How long the tensor cores work for the same int8 products by mma and by wgmma."""
     names = ["5_large_tiles", "6_wgmma"]
     known = found.loc[[name for name in names if name in found.index], ["tensor_pct", "time_ns"]]
@@ -207,15 +234,8 @@ def _tensor_cores(found: Rows, spec: Device) -> str:
     text = (
         "\n\n**Tensor cores.** Their counter has the time in which they work, not what they get done. Rungs "
     )
-    text += "5 and 6 make the same products. As the profiler timed them, mma keeps them busy for "
-    text += (
-        f"{busy[names[0]]:,.0f} µs, {shares[names[0]]:.0%} of rung 5's {us[names[0]]:,.0f}, and wgmma for "
-    )
-    text += (
-        f"{busy[names[1]]:,.0f} µs, {shares[names[1]]:.0%} of rung 6's {us[names[1]]:,.0f}. While busy they "
-    )
-    text += f"do {rates[names[0]]:,.0f} TOP/s by mma and {rates[names[1]]:,.0f} by wgmma, of "
-    text += f"{spec.int8_tensor:,.0f} by datasheet"
+    text += f"5 and 6 make the same products: mma keeps them busy for {busy[names[0]]:,.0f} µs, wgmma for "
+    text += f"{busy[names[1]]:,.0f}"
     if rates[names[1]] > LEVEL * rates[names[0]]:
-        text += f": wgmma drives them {rates[names[1]] / rates[names[0]]:.1f} times as fast"
+        text += f": while busy, they do {rates[names[1]] / rates[names[0]]:.1f} times as much by wgmma"
     return text + "."

@@ -99,6 +99,30 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, counted: Rows, *
         display.say(lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines))
 
 
+def by_shared_memory(rows: Rows, here: Lab, name: str, flops: float, head_dim: int) -> None:
+    """Say the least time of a rung that loads a word of shared memory for each multiply-add, by those loads
+    and with the shuffles that add up a score, beside what was measured.
+    """
+    own = rows[rows["impl"] == name].sort_values("median_us")
+    if own.empty or not here.spec:
+        return
+    loads, shuffles = (
+        2 * -(-head_dim // 32),
+        5,
+    )  # turns of a warp for each key: words of key and value, warp_sum
+    keys = flops / (4 * head_dim)  # pairs of a query and a key, of all heads
+    clocks = int(here.run["sms"]) * here.spec.boost_mhz  # of all SMs in a µs
+    least, both = (keys * turns / clocks for turns in (loads, loads + shuffles))
+    share = both / own["median_us"].iloc[0]
+    text = f"By shared memory: for each query and key a warp loads {loads} × 32 words, and an SM's shared "
+    text += "memory "
+    text += (
+        f"gives 32 words (128 bytes) a clock: at least {least:,.0f} µs. A score's {shuffles} shuffles go to "
+    )
+    text += f"the same unit; if each takes a clock as well, {both:,.0f} µs, {share:.0%} of what was measured."
+    display.say(text)
+
+
 def _built(row: Any, rows: Rows) -> str:
     """With which QUERIES a rung's fastest row was built, and how long the others take."""
     build = str(row["options"] or "").partition("queries=")[2]
@@ -317,7 +341,7 @@ def limits(counted: Rows, fp32: float) -> None:
     text = f"**Verdict**: {text}. DRAM is never busy for more than {busy:.0f}%."
     if near.max() > 1:
         text += f" L2 gave {counted['who'][near.idxmax()]} {near.max() - 1:.0%} more than lesson 01's stream "
-        text += "took, the fastest rate that was measured."
+        text += "took."
     units_said = [f"{unit} {share:.0f}%" for unit, share in counted[["busiest", "busiest_pct"]].to_numpy()]
     table = pd.DataFrame({"who": counted["who"], "l2": near, "unit": units_said})
     table["limit"] = [_limit(share, row) for share, (_, row) in zip(near, counted.iterrows(), strict=True)]
@@ -347,8 +371,10 @@ def takeaway(
 ) -> None:
     """The takeaway; a factor of reads is the counted one where both rungs were `counted`."""
     best = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
-    text = f"- A prompt of {seq} tokens has {flops / once:,.0f} operations a byte. Attention is memory-bound "
-    text += "only if a kernel makes it so.\n"
+    text = (
+        f"- A prompt of {seq} tokens has {flops / once:,.0f} operations a byte. Attention is bound by reads, "
+    )
+    text += "from L2 or DRAM, only if a kernel makes it so.\n"
     own = rows[rows["kind"] == "own"].sort_values("median_us").drop_duplicates("impl").set_index("impl")
     first, second = (own.loc[name] for name in list(dict.fromkeys(again["impl"]))[:2])
     read = again.set_index(["impl", "options"])["times"]

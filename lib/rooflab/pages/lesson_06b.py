@@ -24,10 +24,11 @@ from rooflab.pages.lesson_06b_pace import roles_in_detail as roles_in_detail
 from rooflab.pages.lesson_06b_pace import roles_tested as roles_tested
 from rooflab.pages.lesson_06b_peers import peers_words
 from rooflab.pages.lesson_06b_rungs import SMALL, largest_step, page_order
+from rooflab.pages.lesson_06b_rungs import a_warp_ahead as a_warp_ahead
 from rooflab.pages.lesson_06b_rungs import rungs_of_the_page as rungs_of_the_page
 from rooflab.pages.lesson_06b_rungs import small_steps as small_steps
 from rooflab.pages.lesson_06b_rungs import worth as worth
-from rooflab.pages.lesson_06b_rungs import worth_of_ring as worth_of_ring
+from rooflab.pages.lesson_06b_rungs import worth_everywhere as worth_everywhere
 from rooflab.pages.lesson_06b_rungs import worth_of_slices as worth_of_slices
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display, explorer, page, plot

@@ -28,14 +28,19 @@ def pace_of_the_drawing(here: Lab, takes: over_time.Lengths, every: Rows) -> Non
     """Say, before the drawing, how long a tile's copies and products take, and that they are ideal."""
     reads, peak = over_time.sources(here)
     copies, products = 2 * takes.copy, 2 * takes.product
-    text = f"A tile's two copies take about {copies:.2f} µs at {reads}, its two products {products:.2f} µs "
-    text += f"at {peak}"
+    text = f"A tile's two copies take about {copies:.2f} µs, its two products {products:.2f} µs at {peak}"
     if takes.softmax > max(copies, products):
         text += f", and its softmax more, {takes.softmax:.2f} µs. "
     elif 1 / _FAR < copies / products < _FAR:
         text += ": about equal. "
     else:
         text += f": {'copies' if copies > products else 'products'} take longer. "
+    text += f"The copies are at {over_time.rates(here)[0]:,.0f} GB/s, {reads}"
+    most, alone = over_time.copied(here), over_time.read(here)
+    if most is not None and over_time.read_warm(here) and most.gb_s > alone:
+        text += f": the copies of {most.impl}, below, need it. A kernel that only reads reached "
+        text += f"{alone:,.0f}, with which part 06 predicts"
+    text += ". "
     tested = _tested(takes, every)
     if tested is None:
         text += "**The drawing shows the order of steps**; what rate the kernel reaches is not recorded here."
@@ -82,7 +87,7 @@ def _rates_beside(here: Lab, copies: float) -> str:
         text += f"That passes the roof of {peak:,.0f}, which a library reached with random matrices: see "
         text += "*Measured*. "
     if over_time.read_warm(here):
-        text += f"A kernel that only reads L2 reached {reads:,.0f} GB/s; at that rate the copies take "
+        text += f"At the {reads:,.0f} GB/s of reads alone the copies take "
         text += f"{copies * most.gb_s / reads:.2f} µs."
     return text
 
@@ -132,11 +137,11 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
         return
     text = f"**Test**: with {_TOKENS:,} tokens these lengths allow {found.drawn:.0f}% of the roof, "
     if found.drawn >= _FAR * found.got:
-        text += f"not {found.got:.0f}%. What takes the rest is not known"
+        text += f"not {found.got:.0f}%. What takes the rest is not known, nor what the "
+        text += "overlap alone is worth: the drawing's second order is not recorded as a kernel."
         if found.later is not None:
-            text += "; rung 11, next, copies otherwise, its blocks stay, and it reaches "
-            text += f"{float(found.later['roof_fraction']):.0%}"
-        text += "."
+            text += " Rung 11, next, copies otherwise, its blocks stay, and it reaches "
+            text += f"{float(found.later['roof_fraction']):.0%}."
         parts += [_left_out(here, found)]
     elif found.got > _FAR * found.drawn:
         text += f"less than the {found.got:.0f}% measured: a length is too long."

@@ -9,6 +9,8 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display
+from rooflab.view.diagram import two_warps
+from rooflab.words import counted, listed
 
 # The page's sections in their order: rungs, what they add, and the row of the drawing.
 _SECTIONS = (
@@ -54,67 +56,114 @@ def _shape(row: pd.Series) -> str:
     return f"{row['head_dim']} wide{window} with {row['seq']:,} queries of {row['heads']} heads"
 
 
-def worth(every: Rows, gpu: str, first: str, second: str) -> None:
-    """Say what a rung is worth over an earlier one, at all shapes that both are recorded on."""
-    gain, before = _gains(every, first, second), first.partition("_")[0]
-    if gain.empty:
-        display.say(
-            f"*Worth:* rungs {before} and {second.partition('_')[0]} are not recorded on one shape here."
-        )
-        return
-    text = f"*Worth of rung {second.partition('_')[0]} on the {gpu}:* "
-    if len(gain) > 1:
-        most = gain.loc[gain["gain"].idxmax()]
-        text += f"{gain['gain'].median():.2f} times the speed of rung {before} at the median of {len(gain)} "
-        text += f"shapes, from {gain['gain'].min():.2f} to {most['gain']:.2f}"
-        least = gain.loc[gain["gain"].idxmin()]
-        if most["gain"] < 1:
-            text += "; it is slower on each"
-        elif least["gain"] < 1 / crossover.LEVEL:
-            text += f"; it is slower {_shape(least)}"
-    else:
-        text += f"{gain['gain'].iloc[0]:.2f} times the speed of rung {before}, on one shape"
-    display.say(f"{text}.")
+def _at_chart(every: Rows, names: tuple[str, ...], width: int) -> pd.DataFrame:
+    """The named rungs' rows, by name, at the first chart's kind of shape: `width` or the widest that all of
+    them do with its heads, and of that the longest prompt. No rows where they have none in common.
+    """
+    rows = every[every["impl"].isin(names) & every["heads"].eq(study.HEADS) & every["window"].isna()]
+    rows = rows[rows["format"].eq("fp16") & rows["options"].fillna("").isin(["", "queries=16"])]
+    rows = rows[rows["operator"].eq("attention") & rows["state"].eq("burst")].dropna(subset=["tflop_s"])
+    rows = rows.assign(asked=rows["head_dim"].eq(width))
+    keys = ["asked", "head_dim", "seq"]
+    common = rows.groupby(keys)["impl"].nunique()
+    common = common[common == len(names)]
+    if common.empty:
+        return rows.iloc[:0].set_index("impl")
+    found = rows[(rows[keys] == list(common.index.max())).all(axis=1)]
+    return found.sort_values("median_us").drop_duplicates("impl").set_index("impl")
 
 
-def worth_of_ring(every: Rows, gpu: str, width: int) -> None:
-    """Say what rung 13 is worth over the rung before it that does a width: 7, and 8 at the wide head."""
-    parts = []
-    for name, where in (("7_mma_32_rows", ""), ("8_head_dim_slices", f"{width} wide")):
-        found = _gains(every, name, "13_mbarrier_ring")
-        gain = found[found["head_dim"].eq(width)]["gain"] if where else found["gain"]
+def _rate_said(every: Rows, width: int, first: str | None, second: str) -> str:
+    """A rung's rate at the first chart's kind of shape, beside an earlier one's, or nothing."""
+    rows = _at_chart(every, tuple(name for name in (first, second) if name), width)
+    if rows.empty:
+        return ""
+    row = rows.loc[second]
+    text = f"{row['head_dim']} wide, {row['seq']:,} tokens: **{row['tflop_s']:,.0f} TFLOP/s**"
+    if first:
+        before = float(rows.loc[first, "tflop_s"])
+        text += f", {row['tflop_s'] / before:.2f} times the {before:,.0f} of rung {first.partition('_')[0]}"
+    return text
+
+
+def worth(every: Rows, gpu: str, width: int, first: str | None, second: str) -> None:
+    """Say what a rung reaches, at the first chart's shape where it does that, beside an earlier rung."""
+    said = _rate_said(every, width, first, second) or "not recorded on a shape of the first chart"
+    display.say(f"*Rung {second.partition('_')[0]} on the {gpu}*, {said}.")
+
+
+# The rungs that the page holds against an earlier one, in its order.
+_STEPS = (
+    ("3_half2", "8_head_dim_slices"),
+    ("6_cp_async", "8_head_dim_slices"),
+    ("7_mma_32_rows", "13_mbarrier_ring"),
+    ("8_head_dim_slices", "13_mbarrier_ring"),
+    ("13_mbarrier_ring", "9_wgmma"),
+    ("9_wgmma", "11_tma"),
+    ("13_mbarrier_ring", "10_paired_warpgroups"),
+    ("10_paired_warpgroups", "12_warp_specialised"),
+)
+
+
+def worth_everywhere(every: Rows) -> None:
+    """Show, folded, what each rung is worth over an earlier one on all shapes that both are recorded on."""
+    lines = []
+    for first, second in _STEPS:
+        gain = _gains(every, first, second)
         if gain.empty:
             continue
-        where = where or f"up to {found['head_dim'].max():.0f} columns"
-        rates = f" ({gain.min():.2f} to {gain.max():.2f})" if len(gain) > 1 else ""
-        number = name.partition("_")[0]
-        parts.append(f"{where}, {gain.median():.2f} times the speed of rung {number}{rates}")
-    said = "; ".join(parts) or "not recorded on a shape of rung 7 or 8"
-    display.say(f"*Worth of rung 13 on the {gpu}*, at the median: {said}.")
+        least = gain.loc[gain["gain"].idxmin()]
+        number, before = second.partition("_")[0], first.partition("_")[0]
+        text = f"rung {number} over rung {before}: {gain['gain'].median():.2f} times as fast at the median"
+        text += f" ({least['gain']:.2f} to {gain['gain'].max():.2f}, {counted(len(gain), 'shape')})"
+        text += f"; slowest {_shape(least)}" if least["gain"] < 1 / crossover.LEVEL else ""
+        lines.append(text)
+    if lines:
+        display.fold_items("Rungs 8 to 13 over all shapes that both rungs are recorded on", lines)
 
 
 def worth_of_slices(every: Rows, gpu: str, width: int) -> None:
-    """Say what rung 8 is worth over rung 3 at the wide head, and over rung 6 where that can do the shape."""
+    """Say what rung 8 reaches at the wide head, over rung 3 there, and over rung 6 where that can do it."""
     old, whole = (_gains(every, name, "8_head_dim_slices") for name in ("3_half2", "6_cp_async"))
-    wide, text = old[old["head_dim"] == width]["gain"], f"*Worth of rung 8 on the {gpu}:* "
-    if wide.empty:
-        text += f"not recorded {width} wide."
-    else:
-        text += (
-            f"{width} wide, {wide.median():.1f} times the speed of rung 3, the latest before it that does "
-        )
-        text += "such heads." if width > 256 else "heads wider than 256."
-    if len(whole):
-        least, most = whole["gain"].min(), whole["gain"].max()
-        rates = f"{least:.2f} to {most:.2f}" if len(whole) > 1 else f"{most:.2f}"
-        text += (
-            f" Where rung 6, whose warps hold whole heads, does the shape as well ({len(whole)} recorded): "
-        )
-        text += f"{rates} times its speed. "
-        if most < 1:
-            text += "So it is slower on each, presumably because its warps trade scores through shared "
-            text += "memory: it is for heads too wide for the rungs before it."
-    display.say(text.strip())
+    wide, text = old[old["head_dim"] == width]["gain"], f"*Rung 8 on the {gpu}*, "
+    text += _rate_said(every, width, None, "8_head_dim_slices") or f"not recorded {width} wide"
+    if len(wide):
+        latest = ", the latest before it that does such heads," if width > 256 else ""
+        text += f". Where rung 3{latest} is recorded too, rung 8 is {wide.median():.1f} times as fast"
+    text += "."
+    if len(whole) and whole["gain"].max() < 1:
+        text += " Where rung 6, whose warps hold whole heads, can do the shape, rung 8 has "
+        text += f"{whole['gain'].median():.2f} times its speed, presumably because its warps trade scores "
+        text += "through shared memory: it is for heads too wide for the rungs before it."
+    display.say(text)
+
+
+def a_warp_ahead() -> None:
+    """Follow one warp through the drawing of two warps, step by step, and say where it would have to wait."""
+    together, apart = two_warps.runs_of()
+    at = {(what, t): apart.begins(0, what, t) for what in ("QK", "softmax", "PV") for t in (0, 1)}
+    other = {(what, t): apart.begins(1, what, t) for what in ("QK", "softmax", "PV") for t in (0, 1)}
+    pv, qk1 = at["PV", 0], at["QK", 1]
+    text = "Follow **warp 0 in the lower drawing**:\n\n"
+    text += f"- Step {at['QK', 0]}: scores of tile 0 (QK0).\n"
+    text += f"- Step {at['softmax', 0]}: softmax of tile 0 (amber). Warp 0 also starts to copy its share of "
+    text += "tile 1 into slot 1.\n"
+    text += f"- Step {pv}: PV0"
+    if other["softmax", 0] == pv:
+        text += ", while warp 1 takes its softmax. In rung 7 warp 0 waits here for warp 1, and no product "
+        text += f"runs (steps {listed(map(str, together.idle))} above)"
+    text += ".\n"
+    if qk1 > pv + 1:
+        text += f"- Step {pv + 1}: warp 0 waits for the tensor cores, which warp 1 has for PV0.\n"
+    text += f"- Step {qk1}: QK1. Slot 1 has been full since the end of step {apart.full[1]:.0f}.\n"
+    text += f"- Step {at['softmax', 1]}: softmax of tile 1. Warp 0 also copies its share of tile 2 into slot "
+    text += f"0, empty since the end of step {apart.empty[0]:.0f}, when warp 1 finished PV0.\n\n"
+    text += (
+        "So warp 0 never waits at a barrier here. Two would hold warp 0 back if warp 1 were later: before "
+    )
+    text += "QK1, *full* of slot 1, until warp 1 has ended QK0 and copied its share of tile 1; after QK1, "
+    text += "*empty* of slot 0, until warp 1 has ended PV0."
+    display.say(text)
 
 
 # The rung that each later one is held against.
@@ -180,22 +229,26 @@ holds would leave SMs idle at the end.""",
 }
 
 
-def small_steps(every: Rows) -> None:
-    """Say what the rungs after rung 11 are worth, one over the other, and, folded, what they change."""
-    parts, said = [], []
+def small_steps(every: Rows, width: int) -> None:
+    """Say what the rungs after rung 11 reach, one after the other, and, folded, what they change."""
+    parts, rows = list[str](), _at_chart(every, ("11_tma", *SMALL), width)
     for name, change in SMALL.items():
         gain, before = _gains(every, _BEFORE[name], name)["gain"], _BEFORE[name].partition("_")[0]
         number = name.partition("_")[0]
         text = f"**Rung {number}** ([source](../kernels/attention/{name}.cu)). {change}"
         if len(gain):
-            said.append(f"{gain.median():.2f} for rung {number} (up to {gain.max():.2f})")
             worth = f"*Worth {gain.median():.2f} times the speed of rung {before}"
             worth += f", {gain.min():.2f} to {gain.max():.2f} on {len(gain)} shapes" if len(gain) > 1 else ""
             text += f"\n\n{worth}.*"
         parts.append(text)
         parts += [diagram.lanes_store().html()] if name == "16_wide_stores" else []
-    if said:
-        display.say(f"*Worth* over the rung before, at the median of all shapes: {', '.join(said)}.")
+    if len(rows):
+        row = rows.iloc[0]
+        said = [
+            f"{rows.loc[name, 'tflop_s']:,.0f} for rung {name.partition('_')[0]}"
+            for name in ("11_tma", *SMALL)
+        ]
+        display.say(f"{row['head_dim']} wide, {row['seq']:,} tokens, TFLOP/s: {', '.join(said)}.")
     display.fold_parts("What each changes, and its worth", parts)
 
 

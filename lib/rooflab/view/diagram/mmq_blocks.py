@@ -119,7 +119,8 @@ def warpgroups_take_turns(chip: Device, text: str | None = None) -> Drawing:
         y += 25
     busy = sum(bar.end - bar.start for bar in bars if bar.row == "tensor cores") / end
     scales = sum(bar.end - bar.start for bar in bars if bar.what == "scale") / end
-    words = f"tile 0, {chip.name}: issue slots busy {scales:.0%} of the time, tensor cores {busy:.0%}"
+    words = f"tile 0, {chip.name}, by arithmetic: issue slots busy {scales:.0%} of the time, "
+    words += f"tensor cores {busy:.0%}"
     canvas.text(left, y + 10, words, svg.SMALL, bold=True)
     canvas.text(
         0, y + 30, "Blue: a product of 32 of k, the number is its warpgroup's. Orange: its sums", svg.SMALL
@@ -170,12 +171,12 @@ def line_source() -> str:
 
 
 def divided_along_k(tiles: int = 6, steps: int = 4, blocks: int = 4) -> Drawing:
-    """An example of tiles on SMs over time: whole tiles alone, and the tiles of the last turn divided along
-    k; an arrow: sums that a block leaves for the one with the tile's end.
+    """An example of tiles on SMs over time: whole tiles alone, and the tiles left over divided along k, which
+    come first; an arrow: sums that a block leaves for the one with the tile's end.
     """
     ways: Sequence[tuple[str, int]] = (
         ("Rung 7: a block for each tile", 0),
-        ("Rung 8: blocks stay, and share the tiles of the last turn", blocks),
+        ("Rung 8: blocks stay, and first share the tiles left over", blocks),
     )
     canvas, left, y, said = Canvas(), 52.0, 0.0, list[str]()
     unit = (svg.WIDTH - left - 4) / (-(-tiles // blocks) * steps)
@@ -208,4 +209,4 @@ def divided_along_k(tiles: int = 6, steps: int = 4, blocks: int = 4) -> Drawing:
         y += 34
     canvas.text(0, y - 8, f"Example: {tiles} tiles of {steps} steps on {blocks} SMs.", svg.SMALL)
     says = f"{tiles} tiles of {steps} steps of k on {blocks} SMs. {'; '.join(said)}."
-    return single("A last turn divided along k", says, canvas)
+    return single("The tiles left over, divided along k", says, canvas)

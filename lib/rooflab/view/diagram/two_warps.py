@@ -17,6 +17,7 @@ from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, SKY, Canvas,
 
 TOGETHER, APART = "7_mma_32_rows", "13_mbarrier_ring"
 _WARPS, _SLOTS = 2, 2
+TILES = 3  # of the drawing
 _STEPS = {
     "QK": r"multiply\(s\[",
     "softmax": r"\bp = exp2_approx",
@@ -42,6 +43,22 @@ class Run:
     def end(self) -> float:
         """When the last step ends."""
         return max(bar.end for bar in self.bars)
+
+    def begins(self, warp: int, what: str, tile: int) -> int:
+        """In which step, counted from 1, a warp begins something with a tile."""
+        return 1 + round(
+            next(
+                bar.start
+                for bar in self.bars
+                if (bar.row, bar.what, bar.tile) == (f"warp {warp}", what, tile)
+            )
+        )
+
+    @property
+    def idle(self) -> list[int]:
+        """The steps, counted from 1, in which no product runs."""
+        busy = {round(bar.start) for bar in self.bars if bar.what != "softmax"}
+        return [step + 1 for step in range(round(self.end)) if step not in busy]
 
     @property
     def rests(self) -> float:
@@ -112,9 +129,15 @@ def simulate(steps: list[str], tiles: int) -> Run:
     return run
 
 
-def half_apart(tiles: int = 3) -> Drawing:
+def runs_of(tiles: int = TILES) -> tuple[Run, Run]:
+    """Two warps through so many tiles, by rung 7's steps and by rung 13's."""
+    together, apart = (simulate(steps_of(name), tiles) for name in (TOGETHER, APART))
+    return together, apart
+
+
+def half_apart(tiles: int = TILES) -> Drawing:
     """Two warps in step by barriers for all, and below apart, with the slots of the ring."""
-    runs = {name: simulate(steps_of(name), tiles) for name in (TOGETHER, APART)}
+    runs = dict(zip((TOGETHER, APART), runs_of(tiles), strict=True))
     titles = {TOGETHER: "Rung 7: barriers for all warps", APART: "Rung 13: full and empty for each slot"}
     canvas, left, y, said = Canvas(), 60.0, 0.0, []
     unit = (svg.WIDTH - left - 4) / max(run.end for run in runs.values())
@@ -154,6 +177,9 @@ def half_apart(tiles: int = 3) -> Drawing:
                     boxes.append((left + bar.start * unit, y, wide, 24.0, words, fill))
             canvas.boxes(boxes)
             y += 26
+        for step in range(round(run.end)):
+            canvas.text(left + (step + 0.5) * unit, y + 7, f"{step + 1}", svg.SMALL - 1, "middle")
+        y += 11
         busy = f"a product runs in {run.end - run.rests:.0f}" if run.rests else "a product runs in each"
         canvas.text(left, y + 9, f"{run.end:.0f} steps long; {busy}", svg.SMALL)
         y += 28

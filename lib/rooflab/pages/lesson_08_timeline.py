@@ -50,6 +50,13 @@ def _read(found: pd.DataFrame) -> str:
             f" Orange alone compares little: in {listed(own)} the warp that multiplies also asks for the "
             "copies, and what that takes counts as blue."
         )
+    first = found[found["case"] == found["case"].iloc[0]]
+    took = first["down_multiplied_us"] - first["down_ready_us"]
+    if idle := int((took < 0.2 * took.median()).sum()):
+        text += (
+            f"\n\nLines without blue in *down*: {idle} of {len(first)} blocks of `{next(iter(sums))}` have "
+        )
+        text += "hardly a part of that product."
     return text
 
 

@@ -151,7 +151,7 @@ def test_the_law_is_worked_out_for_a_product_by_its_own_rule(law, rows, monkeypa
     machine, fit = law
     for peak in (machine.peaks["fp16_tensor"], 2 * machine.peaks["fp16_tensor"]):
         here = replace(machine, peaks={**machine.peaks, "fp16_tensor": peak})
-        said_here: list[str] = []
+        said_here = []
         monkeypatch.setattr(lesson_07b.display, "say", said_here.append)
         timed = rows[(rows["clock"] == "graph") & (rows["impl"] == "mmq_tiles")]
         again, compared = lesson_07b.fitted(timed, here, "GPU", lab.open("replay", "h200"))

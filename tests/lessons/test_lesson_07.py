@@ -1,5 +1,7 @@
 """What lesson 07 claims of the recorded H200, and that its pages say what the rows say."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from pages_read import said
@@ -9,6 +11,7 @@ from rooflab.hardware import device, perf_model
 from rooflab.numerics import model_shapes
 from rooflab.pages import lesson_07_choices as choices
 from rooflab.pages import lesson_07_clocks as clocks
+from rooflab.pages import lesson_07b
 from rooflab.studies import attribution, regimes
 
 MLP, QO = regimes.SOURCE
@@ -141,6 +144,21 @@ def test_the_law_explains_most_products_and_a_gpu_it_has_not_seen(law, rows):
     store = lab.open("replay", "rtx-4070-laptop-published").store
     kernels = extrapolation.unseen(extrapolation.laptop_kernels(store), there, fit)
     assert len(kernels) == 4 and kernels["off"].abs().max() < 20
+
+
+def test_the_law_is_worked_out_for_a_product_by_its_own_rule(law, rows, monkeypatch):
+    """What is worked out ends in the time that the law has, for another peak too."""
+    machine, fit = law
+    for peak in (machine.peaks["fp16_tensor"], 2 * machine.peaks["fp16_tensor"]):
+        here = replace(machine, peaks={**machine.peaks, "fp16_tensor": peak})
+        said_here = []
+        monkeypatch.setattr(lesson_07b.display, "say", said_here.append)
+        timed = rows[(rows["clock"] == "graph") & (rows["impl"] == "mmq_tiles")]
+        again, compared = lesson_07b.fitted(timed, here, "GPU", lab.open("replay", "h200"))
+        worst = compared.sort_values("own_off", key=abs).iloc[-1]
+        tiles = -(-int(worst["n"]) // 128) * -(-int(worst["batch"]) // 64)
+        assert f"{tiles} on {here.sms} SMs" in said_here[-1] and f"÷ {here.sms} =" in said_here[-1]
+        assert f"= {worst['one_us']:.1f} µs. Measured: {worst['median_us']:.1f}" in said_here[-1]
 
 
 def test_the_dispatcher_s_own_table_is_the_recording(h200, monkeypatch, tmp_path):

@@ -48,7 +48,7 @@ def test_every_rung_is_drawn_on_one_scale_and_said_in_words():
     drawing = diagram.blocks(rows)
     names = [case.impl for case in decode.timed(device.get("h200"))]
     assert all(f"{name} takes 24.0 µs" in drawing.says for name in names) and len(names) >= 2
-    assert "waits for weights 33%" in drawing.says and "waits for others 17%" in drawing.says
+    assert "waits for weights 33%" in drawing.says and "is between marks 17%" in drawing.says
     text = drawing.svg()
     assert all(f"{name}: 24.0 µs a layer" in text for name in names)
     later = rows.assign(
@@ -57,6 +57,24 @@ def test_every_rung_is_drawn_on_one_scale_and_said_in_words():
     assert diagram.blocks(later).svg() != text and f"{names[0]} takes 48.0" in diagram.blocks(later).says
     with pytest.raises(UsageError, match="at least one recorded timeline"):
         diagram.blocks(rows.iloc[:0])
+
+
+def test_the_stretches_that_may_hold_a_wait_are_summed_together(h200, monkeypatch):
+    waits, weights, stores = by_block.sums(layer())
+    assert (waits, weights, stores) == pytest.approx((4 + 4 + 4, 8, 4))
+    later = layer()  # the wait moves from between the marks into the load: the sum stays
+    later["down_begin_us"] -= 0.5
+    assert by_block.sums(later)[0] == pytest.approx(waits)
+    assert by_block.shares(later)["others"] < by_block.shares(layer())["others"]
+    said = []
+    monkeypatch.setattr(lesson_08_timeline.display, "say", said.append)
+    monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: None)
+    monkeypatch.setattr(h200, "held", lambda study, cases, tool: cases)
+    monkeypatch.setattr(h200, "profile", lambda *_: recorded())
+    lesson_08_timeline.blocks_over_time(h200)
+    text = said[-1]
+    assert "12.0, 12.0 and 12.0 µs a layer" in text and "in `3_persistent` the warp that multiplies" in text
+    assert by_block.copies_itself("3_persistent") and not by_block.copies_itself("6_producer_warps")
 
 
 def test_a_page_without_rows_says_what_is_not_yet_measured(h200, monkeypatch, capsys):

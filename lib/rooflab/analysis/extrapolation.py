@@ -12,10 +12,12 @@ import pandas as pd
 from rooflab import dispatch
 from rooflab.analysis.strategies import Pair, label
 from rooflab.hardware import crossover, device, perf_model
-from rooflab.hardware.perf_model import Fit, Machine, Strategy, strategy
+from rooflab.hardware.perf_model import Fit, Machine, Own, Strategy, strategy
 from rooflab.numerics import model_shapes
 from rooflab.ops import mmq, rung_of
 from rooflab.studies import regimes
+
+NEAR = 1.25  # a ratio is explained where the measured one is within this factor of it
 
 # --- predictions --------------------------------------------------------------------------------------------
 
@@ -162,19 +164,22 @@ def everywhere(
     return table.assign(case=words)
 
 
-def because(slow: str, fast: str, n: int, k: int, batch: int, there: Machine) -> str:
-    """Why one way (by label) loses to another on a product, as far as arithmetic sees it: a longer bound, or
-    more launches; else the kernel itself.
+def because(slow: str, fast: str, n: int, k: int, batch: int, times: float, there: Machine, fit: Fit) -> str:
+    """Why one way (by label) takes `times` the time of another on a product, by their own two numbers: their
+    fixed times, or the longer of bytes and FLOPs, whichever differs more; where the two predictions are not
+    within a quarter of `times` apart, that they do not explain it.
     """
     named = {label(each.format, each.name): each for each in perf_model.STRATEGIES}
     ways = named[slow], named[fast]
-    mine, theirs = (perf_model.bound(each, n, k, batch, there) for each in ways)
-    if mine.us > 1.3 * theirs.us:
-        return f"a bound {mine.us / theirs.us:.1f} times as long ({mine.by})"
-    launches, fewer = (perf_model.launched(each, batch) for each in ways)
-    if launches > fewer:
-        return f"{launches} launches against {fewer}"
-    return "no bound says so: the kernel"
+    mine, theirs = (perf_model.us(each, n, k, batch, there, fit) for each in ways)
+    if not 1 / NEAR <= mine / theirs / times <= NEAR:
+        return f"{mine / theirs:.1f} times: not explained"
+    own = [fit.own.get((each.format, each.name), Own(fit.launch_us, 1.0)) for each in ways]
+    fixed = [perf_model.launched(w, batch) * o.launch_us for w, o in zip(ways, own, strict=True)]
+    if fixed[0] - fixed[1] > (mine - fixed[0]) - (theirs - fixed[1]):
+        return f"{mine / theirs:.1f} times: {fixed[0]:.1f} µs fixed against {fixed[1]:.1f}"
+    by = perf_model.bound(ways[0], n, k, batch, there, own[0].share).by
+    return f"{mine / theirs:.1f} times: {mine - fixed[0]:.1f} µs of {by} against {theirs - fixed[1]:.1f}"
 
 
 def published_lost(swept: pd.DataFrame) -> pd.DataFrame:

@@ -8,11 +8,14 @@ import numpy as np
 import pandas as pd
 
 import rooflab.lab
-from rooflab.analysis import extrapolation, strategies, time_breakdown
+from rooflab.analysis import extrapolation, strategies
 from rooflab.hardware import device, perf_model
 from rooflab.lab import Lab
-from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows
+from rooflab.pages.lesson_07b_appendix import conclusions as conclusions
+from rooflab.pages.lesson_07b_appendix import lost_ways as lost_ways
+from rooflab.pages.lesson_07b_appendix import prompt_shares as prompt_shares
+from rooflab.pages.lesson_07b_appendix import prompt_turning_points as prompt_turning_points
 from rooflab.pages.lesson_07b_elsewhere import crossing_missed as crossing_missed
 from rooflab.pages.lesson_07b_elsewhere import crossovers as crossovers
 from rooflab.pages.lesson_07b_elsewhere import crossovers_right as crossovers_right
@@ -20,7 +23,6 @@ from rooflab.pages.lesson_07b_elsewhere import judged_races, order_told
 from rooflab.pages.lesson_07b_elsewhere import laptop_errors as laptop_errors
 from rooflab.pages.lesson_07b_elsewhere import laptop_predicted as laptop_predicted
 from rooflab.pages.lesson_07b_elsewhere import lost_on_the_laptop as lost_on_the_laptop
-from rooflab.studies import attribution
 from rooflab.view import diagram, display, explorer, plot
 from rooflab.words import counted, listed
 
@@ -49,11 +51,11 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any, rows: Rows) -> Opening:
     right, kinds = judged_races(rows, here, fit)
     stay, cross = order_told(right, kinds)
     if len(stay) and len(cross):
-        answer += f" Which of two kernels stays ahead it predicts for {stay.sum()} of {len(stay)} pairs, and "
+        answer += f" Which of two kernels stays ahead it tells for {stay.sum()} of {len(stay)} pairs, and "
         answer += f"where two change places for {cross.sum()} of {len(cross)}."
     able = (
         "predict a product's time on a GPU that you do not have",
-        "tell from arithmetic intensity whether a product is bound by its fixed time, memory or arithmetic",
+        "tell from a product's kernels, bytes and FLOPs what bounds it: fixed time, memory or arithmetic",
         "say where such a prediction fails, and why",
     )
     title = "Law and measurement"
@@ -97,10 +99,45 @@ def fitted(timed: Rows, here: Any, gpu: str, lab: Lab) -> tuple[Any, Rows]:
         f"Fitted to {fit.rows:,} products on {gpu}, {lab.run.started[:10]}: "
         f"**{fit.launch_us:.1f} µs** of fixed time a kernel, with {here.gb_s:,.0f} GB/s, "
         f"{here.peaks['fp16_tensor']:,.0f} TFLOP/s in FP16 and "
-        f"{here.peaks['int8_tensor']:,.0f} TOP/s in int8. It is a compromise between all products: the "
-        f"shortest takes {timed.median_us.min():.1f} µs in all."
+        f"{here.peak('int8_scaled'):,.0f} TOP/s in int8{_scaling(here)}. It is a compromise between all "
+        f"products: the shortest takes {timed.median_us.min():.1f} µs in all."
     )
+    _worked(compared, here, fit)
     return fit, compared
+
+
+def _scaling(here: Any) -> str:
+    """What holds the rate of int8 products below their unit's peak."""
+    peak = here.peaks["int8_tensor"]
+    slower = here.peak("int8_scaled") < peak
+    return f" (the unit makes {peak:,.0f}; the FP32 lanes that scale each block are slower)" if slower else ""
+
+
+def _worked(compared: Rows, here: Any, fit: Any) -> None:
+    """Work the law out for the product in tiles that it puts furthest off: each term, and which decides."""
+    tiled = [
+        perf_model.strategy(f, i).tile is not None
+        for f, i in zip(compared.format, compared.impl, strict=True)
+    ]
+    if not any(tiled):
+        return
+    row = compared[tiled].sort_values("own_off", key=abs, kind="stable").iloc[-1]
+    how, sizes = perf_model.strategy(row.format, row.impl), (int(row.n), int(row.k), int(row.batch))
+    (high, wide), peak = how.tile or (0, 0), here.peak(how.unit)
+    tiles = -(-sizes[0] // high) * -(-sizes[2] // wide)
+    rounds = -(-tiles // here.sms)
+    flops = perf_model.computed(how, *sizes, here.sms)
+    one, launches = flops / here.sms / rounds, perf_model.launched(how, sizes[2])
+    memory, compute = perf_model.moved(how, *sizes) / here.gb_s / 1e3, flops / peak / 1e6
+    kernels = f"{launches} × {fit.launch_us:.1f}" if launches > 1 else f"{fit.launch_us:.1f}"
+    display.say(
+        f"**Worked out: {row.label}, {sizes[0]:,} × {sizes[1]:,}, {counted(sizes[2], 'token')}.** Tiles of "
+        f"{high} × {wide} are {tiles} on {here.sms} SMs: {counted(rounds, 'round')}. A tile has "
+        f"{one / 1e6:,.0f} MFLOP, an SM makes {peak:,.0f} ÷ {here.sms} = {peak / here.sms:.2f} TFLOP/s: "
+        f"{compute:.1f} µs. The bytes take {memory:.1f} µs. So the time is {kernels} + "
+        f"max({memory:.1f}, {compute:.1f}) = {row.one_us:.1f} µs. Measured: {row.median_us:.1f}"
+        + ("; *Where it fails* says why." if row.impl in _SHARE_K and row.own_off > 25 else ".")
+    )
 
 
 def errors_by_way(compared: Rows, gpu: str) -> None:
@@ -114,7 +151,7 @@ def errors_by_way(compared: Rows, gpu: str) -> None:
 
 
 def within_bounds(compared: Rows) -> dict[Any, Any]:
-    """Say how many products are predicted within 10% and 25%; these shares."""
+    """Say of how many products the fits are within 10% and 25%; these shares."""
     offs = compared[["one_off", "own_off"]].abs()
     within = {off: (100 * (offs <= off).mean()).tolist() for off in (10, 25)}
     display.say(
@@ -130,14 +167,21 @@ def _signed(percent: float) -> str:
     return f"{percent:+.0f}".replace("-", "−")
 
 
-def largest_errors(compared: Rows, here: Any) -> None:
-    """List the products that are predicted worst, with what bounds them."""
+def _fixed(row: Any, fit: Any) -> float:
+    """Of a product's time by its way's own two numbers the fixed part, in microseconds."""
+    how = perf_model.strategy(row.format, row.impl)
+    return float(perf_model.launched(how, int(row.batch)) * fit.own[row.format, row.impl].launch_us)
+
+
+def largest_errors(compared: Rows, here: Any, fit: Any) -> None:
+    """List the products that the fit puts furthest off, with what bounds them."""
     compared["why"] = [extrapolation.reason(row, here.sms) for row in compared.itertuples()]
     bad = compared.assign(off=compared.own_off.abs())
     bad = bad.sort_values("off", ascending=False).drop_duplicates("label").head(4)
     lines = [
         f"- **{row.label}**, {row.n:,} × {row.k:,}, {counted(row.batch, 'token')}: "
-        f"{row.median_us:.1f} µs measured, {row.own_us:.1f} predicted ({_signed(row.own_off)}%); {row.why}."
+        f"{row.median_us:.1f} µs measured, {row.own_us:.1f} by the fit, {_fixed(row, fit):.1f} of them "
+        f"fixed ({_signed(row.own_off)}%); {row.why}."
         + (_SHARED if row.own_off > 0 and row.impl in _SHARE_K and "tiles for" in row.why else "")
         for row in bad.itertuples()
     ]
@@ -200,7 +244,7 @@ def unseen_by_the_law(compared: Rows, sms: int) -> None:
         diagram.dealt(parts, sms, "Few tiles, as the law deals them and as some kernels do", "pieces").show()
     if len(idle):
         text = (
-            f"Of {len(idle)} products that leave SMs idle in some round {len(long)} are predicted more than "
+            f"Of {len(idle)} products that leave SMs idle in some round the fit puts {len(long)} more than "
         )
         text += "25% too long"
         text += (
@@ -209,7 +253,7 @@ def unseen_by_the_law(compared: Rows, sms: int) -> None:
             if len(sharing)
             else ""
         )
-        text += f". {len(short)} are predicted more than 25% too short; why is not shown here. "
+        text += f", and {len(short)} more than 25% too short; why is not shown here. "
     display.say(
         f"{text}The law also ignores how many blocks share an SM, how a library picks its tiles, and that "
         "the "
@@ -243,6 +287,20 @@ def under_roofs(timed: Rows, n: int, k: int, here: Any, gpu: str, rows: Rows) ->
     caption = f"{title} on {gpu}, {plot.dates(rows)}: {len(points)} products, best "
     caption += f"{best.tflop_s:,.0f} TFLOP/s ({best.label}, {best.batch} tokens); roofs "
     plot.show(fig, f"{caption}{here.gb_s:,.0f} GB/s and {peak:,.0f} TFLOP/s.")
+    ridge, mine = peak / here.gb_s * 1e3, points[(points["format"] == "fp16") & (points.impl == "cublas")]
+    sides = [f"{row.intensity:,.0f} at {counted(row.batch, 'token')}" for row in _ends(mine).itertuples()]
+    display.say(
+        f"The roofs meet at {peak:,.0f} ÷ {here.gb_s / 1e3:.3f} = {ridge:,.0f} FLOP per byte, the *ridge*: "
+        "left of it bytes take longer than FLOPs, right of it FLOPs do."
+        + (f" FP16 has {listed(sides)}." if sides else "")
+        + " Intensity says nothing of the fixed time: that outweighs both where a product is small."
+    )
+
+
+def _ends(rows: Rows) -> Rows:
+    """The rows of the fewest and of the most tokens, one of each."""
+    by = rows.sort_values("batch").drop_duplicates("batch")
+    return by.iloc[sorted({0, len(by) - 1})] if len(by) else by
 
 
 def explore(here: Any, fit: Any, spec: Any) -> tuple[Any, Rows]:
@@ -293,100 +351,40 @@ def gain_by_gpu(every: Rows) -> Rows:
     return mapped
 
 
-def gain_explained(mapped: Rows) -> None:
-    """Say how INT4's gain depends on the GPU."""
+def _published_gain(kernels: Rows) -> str:
+    """How many times as fast the laptop's published INT4 kernel is as its FP16 one, in a sentence."""
+    us = kernels[(kernels.n == 8960) & (kernels.k == 1536)].set_index("label").us
+    if not {"FP16 cuBLAS", "INT4 loop"} <= set(us.index):
+        return ""
+    full, small = us["FP16 cuBLAS"], us["INT4 loop"]
+    return f" The laptop's published kernels: {full:.1f} ÷ {small:.1f} = {full / small:.1f}."
+
+
+def gain_explained(mapped: Rows, kernels: Rows) -> None:
+    """Say how INT4's gain depends on the GPU, and what the laptop's published kernels have."""
     slow, fast = mapped.sort_values("gb_s").iloc[0], mapped.sort_values("gb_s").iloc[-1]
     display.say(
         f"At one token INT4 is predicted to be {slow.one:.1f} times as fast as FP16 on the {slow.gpu} and "
         f"{fast.one:.1f} times on the {fast.gpu}"
         + (
-            ": where memory is fast, the fixed time takes most of it, and smaller weights save little."
+            ": where memory is fast, bytes take less of the time, and fewer bytes save less."
             if slow.one > 1.1 * fast.one
             else "."
         )
+        + _published_gain(kernels)
         + " At one token FP16's fastest way is mostly the course's own GEMV; lesson 07 compares with cuBLAS."
-    )
-
-
-def prompt_shares(lab: Lab, here: Any, fit: Any, spec: Any) -> tuple[Any, list[Any], dict[str, Any]]:
-    """Attention's share of a prompt by length, predicted and traced: the model, the lengths, the curves."""
-    model = model_shapes.get(attribution.MODEL)
-    lengths = [64, 128, 256, 512, 1024, 1848, 4096, 8192, 16384, 32768]
-    reached = extrapolation.attention_share(lab.store.read("attention"), model)
-    curves = {}
-    for format in ("fp16", "q8_0"):
-        if reached:
-            part = extrapolation.prompt(model, lengths, here, fit, format, reached, spec.sm, spec.slug)
-            curves[strategies.label(format, "predicted")] = part
-    held = set(lab.store.read("attribution").case)
-    asked = [case for case in (*attribution.prefill(), *attribution.lengths()) if case.id in held]
-    traced = time_breakdown.taken(lab, asked)[1].query("part != 'lm_head'") if asked else None
-    if traced is not None and {"attention", "weight"} <= set(traced["class"]):
-        split = time_breakdown.by_class(traced).pivot_table("us", "seq", "class", fill_value=0)
-        pct = 100 * split.attention / (split.attention + split.weight)
-        curves["library, traced"] = pd.DataFrame({"seq": pct.index, "pct": pct.values})
-    return model, lengths, curves
-
-
-def prompt_turning_points(curves: dict[str, Any], model: Any) -> None:
-    """Attention's share of a prompt, by the law and traced, and from which length on it is the half;
-    folded.
-    """
-    lines = []
-    for name, part in curves.items():
-        over = part[part.pct > 50]
-        last = f"not up to {part.seq.iloc[-1]:,} tokens"
-        if len(over):
-            before = max([0, *part.seq[part.seq < over.seq.iloc[0]]])
-            last = f"between {before:,} and {over.seq.iloc[0]:,} tokens"
-        lines.append(
-            f"{name}: {part.pct.iloc[0]:.0f}% at {part.seq.iloc[0]:,} tokens, {part.pct.iloc[-1]:.0f}% at "
-            f"{part.seq.iloc[-1]:,}; more than the products {last}."
-        )
-    lines.append(
-        "The law takes attention's FLOPs at the rate of the course's best kernel; it counts neither its "
-        "launches "
-        "nor the SMs that a short prompt leaves idle."
-    )
-    display.fold_items(f"Attention's share of a prompt, {model.name}, by the law and traced", lines)
-
-
-def conclusions(rows: Rows, lab: Lab) -> None:
-    """List the sources' conclusions with what this recording says of them."""
-    judged = strategies.conclusions(rows, lab.store.read("int4"))
-    lines = [
-        f"- **{row.word}**: {row.source}, *{row.says}*. Here: {row.here or 'nothing recorded'}. "
-        f"It depends on {row.depends_on}."
-        for row in judged.itertuples()
-    ]
-    words = judged.word.value_counts()
-    counts = listed(f"{count} {word}" for word, count in words.items())
-    display.fold_items(f"The {len(lines)} conclusions: {counts}", [line[2:] for line in lines])
-
-
-def lost_ways(rows: Rows, here: Any, gpu: str) -> None:
-    """Show every way that another of its format beats, and why."""
-    losers = strategies.lost(rows)
-    losers["matrix"] = [f"{n}×{k}" for n, k in zip(losers.n, losers.k, strict=True)]
-    losers["matrix"] += [f", {b:,}" for b in losers.batch]
-    sizes = zip(losers.label, losers.winner, losers.n, losers.k, losers.batch, strict=True)
-    losers["why"] = [extrapolation.because(*each, here) for each in sizes]
-    losers["losses"] = [f"{lost} of {of}" for lost, of in zip(losers.losses, losers.of, strict=True)]
-    heads = {"label": "way", "losses": "loses", "matrix": "worst at (matrix, tokens)"}
-    heads |= {"times": "times slower", "winner": "than", "why": "because"}
-    display.table(
-        losers, heads, {"times": "{:.1f}"}, f"Every way that lost, by kernel time, {gpu}", folded=True
     )
 
 
 def takeaway(fit: Any, within: dict[Any, Any], kernels: Rows, cross: Rows) -> None:
     """What to take away, computed."""
+    order = f"{cross.sum()} of {len(cross)}" if len(cross) else "no"
     display.say(
-        f"- One fixed time, {fit.launch_us:.1f} µs, a rate and a peak put {within[25][0]:.0f}% of "
-        f"{fit.rows:,} products within 25%, and the unseen laptop's kernels at one token within "
-        f"{kernels.off.abs().max():.0f}%.\n- *Own two numbers* predicts "
-        f"{f'{cross.sum()} of {len(cross)}' if len(cross) else 'no'} crossovers. Which way stays ahead is "
-        "easier to predict than where the order changes.\n- Arithmetic tells whether the fixed "
-        "time, memory or compute bound a product. Do it before you write the kernel.\n- Arithmetic does not "
-        "tell the effect of tiles, rounds and blocks. Measure there, and keep the table."
+        f"- One fixed time, {fit.launch_us:.1f} µs, a rate and a peak put {within[25][0]:.0f}% of the "
+        f"{fit.rows:,} products that it was fitted to within 25%. It predicts the unseen laptop's kernels at "
+        f"one token, the worst {kernels.off.abs().max():.0f}% off.\n- *Own two numbers* tells {order} "
+        "crossovers. Which way stays ahead is easier to tell than where the order changes.\n- Arithmetic "
+        "tells whether the fixed time, memory or compute bounds a product, its tiles and rounds included. Do "
+        "it before you write the kernel.\n- The rule charges an SM whole tiles, one after the other. It "
+        "ignores that some kernels divide a tile's k, and that blocks may share an SM: measure those."
     )

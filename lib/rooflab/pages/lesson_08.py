@@ -16,7 +16,8 @@ from rooflab.pages import Opening, Rows, bars
 from rooflab.pages.lesson_08_phases import longest_wait as longest_wait
 from rooflab.pages.lesson_08_phases import time_by_phase as time_by_phase
 from rooflab.pages.lesson_08_phases import waits_drawn as waits_drawn
-from rooflab.pages.lesson_08_predictions import law_apart, level_formats, without_roofs
+from rooflab.pages.lesson_08_predictions import law_fitted as law_fitted
+from rooflab.pages.lesson_08_predictions import level_formats, without_roofs
 from rooflab.pages.lesson_08_predictions import predictions as predictions
 from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
 from rooflab.records.store import Store
@@ -32,7 +33,7 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     mine = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
     able = (
         "say what each step from a library to a persistent kernel is worth",
-        "predict a decoder's tokens a second from its bytes and its phases",
+        "split a token's time into its bytes and its phases, by a law fitted to rows",
         "find what a token waits for when memory is not the limit",
     )
     keys = [(step.impl, step.format) for step in climbed.itertuples()]
@@ -70,7 +71,20 @@ def steps_said(lab: Lab) -> None:
         f"- `{row.impl}`: {row.says}, **{row.before:,.0f} → {row.tok_s:,.0f} tok/s**"
         for row in mine.itertuples()
     ]
-    display.say("\n".join(lines))
+    display.say("\n".join(lines) + _bytes_before(lab.store))
+
+
+def _bytes_before(store: Store) -> str:
+    """Of our products in two formats before these steps: whether fewer bytes brought tokens there."""
+    rows = ablation.named(store.read("decode"))
+    rows = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
+    tok = rows[rows.impl == "products"].set_index("format").tok_s
+    if not {"fp16", "int4_g128"} <= set(tok.index) or tok["int4_g128"] > crossover.LEVEL * tok["fp16"]:
+        return ""
+    return (
+        f"\n\nBefore them `products` makes {tok['fp16']:,.0f} tok/s in FP16 and {tok['int4_g128']:,.0f} in "
+        "INT4: there a token does not wait for bytes."
+    )
 
 
 def bytes_and_roofs(lab: Lab, model: Any) -> Any:
@@ -179,7 +193,7 @@ def dead_ends(climbs: dict[str, Any], format: str, rows: Rows) -> None:
         display.say("No step is slower than the one that it builds on.")
         return
     long = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & rows.usual & rows.impl.isin(decode.RUNGS)]
-    lines = []
+    lines, unknown = [], []
     for name in back.impl:
         gains = [
             f"{each.set_index('impl').gain[name]:.2f} ({ablation.FORMATS[other]})"
@@ -192,9 +206,10 @@ def dead_ends(climbs: dict[str, Any], format: str, rows: Rows) -> None:
         if name == "8_tensor_attention" and at:
             line += f"It is made for long contexts: after {at[-1]:,.0f} tokens it is the fastest rung."
         else:
-            line += f"Why it is slower in {ablation.FORMATS[mine.format.iloc[0]]} was not measured."
-        lines.append(line)
-    display.say("**Not every step is faster:**\n\n" + "\n".join(lines))
+            unknown.append(f"`{name}`")
+        lines.append(line.strip())
+    text = "**Not every step is faster:**\n\n" + "\n".join(lines)
+    display.say(text + (f"\n\nWhy {listed(unknown)} lost was not measured." if unknown else ""))
 
 
 def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> dict[str, Any]:
@@ -268,38 +283,8 @@ def counted_explained(numbers: Rows) -> None:
         f"memory is {numbers.dram_pct.min():.0f} to {numbers.dram_pct.max():.0f}% busy, the SMs "
         f"{numbers.sm_pct.min():.0f} to {numbers.sm_pct.max():.0f}%"
         + (": neither is ever full" if numbers[["dram_pct", "sm_pct"]].max(axis=None) < 95 else "")
-        + ". Warps wait for memory within a phase, and blocks for each other between phases."
+        + ". The table's last columns say what warps wait for: their block's others, and memory."
     )
-
-
-def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, float, Rows]:
-    """Show the fitted law beside every model and format, and say its two numbers; the rung, the fixed time,
-    the rows.
-    """
-    mine = rows[(rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.impl.isin(decode.last(lab.sized))]
-    held = mine.groupby("impl").size()  # the latest rung that most formats and models were decoded by
-    last = [name for name in decode.last(lab.sized) if held.get(name, 0) == held.max()][-1]
-    fixed, rate, table = ablation.law(rows, last, roof.value)
-    table = table.assign(off=100 * (table.law_us / table.median_us - 1), mb=table.bytes / 1e6)
-    heads = {
-        "model": "model",
-        "weights_as": "weights",
-        "mb": "MB a token",
-        "phases": "phases",
-        "median_us": "µs",
-    }
-    heads |= {"law_us": "the law, µs", "off": "off, %", "tok_s": "tok/s", "share": "% of the roof"}
-    forms = dict.fromkeys(("mb", "median_us", "law_us", "tok_s", "share"), "{:,.0f}") | {"off": "{:+.0f}"}
-    table_of = table.assign(share=100 * table.roof_fraction).sort_values("mb")
-    caption = f"The law beside every model and format: {last}, {gpu}"
-    display.table(table_of, heads, forms, caption, folded=True)
-    display.say(
-        f"On the {gpu} a phase of `{last}` costs **{fixed:.2f} µs** before its first byte counts, and bytes "
-        f"come at **{rate:,.0f} GB/s**, {rate / roof.value:.0%} of the roof; the law is off by "
-        f"{table.off.abs().median():.0f}% in the middle and {table.off.abs().max():.0f}% at worst."
-        + law_apart(table)
-    )
-    return last, fixed, table
 
 
 def rates_by_context(rows: Rows, lab: Lab, gpu: str) -> Rows:
@@ -323,13 +308,14 @@ def rates_by_context(rows: Rows, lab: Lab, gpu: str) -> Rows:
 def cost_of_context(long: Rows, roof: Any) -> None:
     """Say how much longer a token takes at the longest context, and how much of it is bytes."""
     ends = long.sort_values("seq").groupby("weights_as", sort=False)
-    words, slow, added = [], False, []
+    words, slow, other, added = [], False, False, []
     for name, side in ends:
         if side.seq.nunique() > 1:
             first, final = side.iloc[0], side.iloc[-1]
             more = (final.bytes - first.bytes) / roof.value / 1e3
             longer = final.median_us - first.median_us
             words.append(f"{longer:,.0f} µs in {name}")
+            other = other or first.impl != final.impl
             added.append(f"{more:,.0f}")
             slow = slow or longer > 2 * more
     if words:
@@ -337,7 +323,8 @@ def cost_of_context(long: Rows, roof: Any) -> None:
             f"From {long.seq.min():,.0f} tokens before it to {long.seq.max():,.0f} a token takes longer by "
             f"{listed(words)}. The cache's added bytes explain "
             f"{listed(dict.fromkeys(added))} µs of each. "
-            + ("The rest is work inside the attention phase." if slow else "")
+            + ("The rest is not bytes." if slow else "")
+            + (" The fastest rung is another at the longest context." if other else "")
         )
 
 
@@ -405,8 +392,8 @@ def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, fixed: f
         f"µs take {waiting:,.0f} of a token's "
         f"{one.median_us:,.0f} µs with `{last}` in {one.weights_as}, and its bytes "
         f"{one.law_us - waiting:,.0f}; together the law is off by {abs(one.law_us / one.median_us - 1):.0%}.",
-        "- A smaller format has fewer bytes a token, but not fewer phases"
-        f"{', and here two formats of unlike size take the same time' if level else ''}.",
+        "- A smaller format has fewer bytes a token, but not fewer phases."
+        + (" Phases alone do not explain that two formats of unlike size are level here." if level else ""),
     ]
     display.say("\n".join(lines))
 

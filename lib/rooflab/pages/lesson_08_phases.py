@@ -70,6 +70,6 @@ def longest_wait(one: Rows, whose: Lab) -> None:
         "bytes. The longest wait "
         f"beyond them is in *{most.phase}*: {most.over:,.0f} µs in {most.launches:.0f} launches. "
         "A phase asks L2 for its input, adds up, hands on; each of these is a latency that no "
-        f"bandwidth shortens, and there are {busy.launches.sum():,.0f} of each in a row. "
+        f"bandwidth shortens, and {busy.launches.sum():,.0f} phases do so one after the other. "
         "The smaller the weights, the more of a token it is."
     )

@@ -72,10 +72,45 @@ def law_apart(table: Rows) -> str:
     if a is None or b is None or apart < 1.1:
         return ""
     return (
-        f" Of {decode.MODEL} in {a.weights_as} and {b.weights_as} it predicts {a.law_us:,.0f} and "
+        f" Of {decode.MODEL} in {a.weights_as} and {b.weights_as} it has {a.law_us:,.0f} and "
         f"{b.law_us:,.0f} µs, and they take {a.median_us:,.0f} and {b.median_us:,.0f}: it has no term "
         "for unpacking weights, and does not choose between formats."
     )
+
+
+def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, float, Rows]:
+    """Show the fitted law beside every model and format, and say its two numbers; the rung, the fixed time,
+    the rows.
+    """
+    mine = rows[(rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.impl.isin(decode.last(lab.sized))]
+    held = mine.groupby("impl").size()  # the latest rung that most formats and models were decoded by
+    last = [name for name in decode.last(lab.sized) if held.get(name, 0) == held.max()][-1]
+    fixed, rate, table = ablation.law(rows, last, roof.value)
+    table = table.assign(off=100 * (table.law_us / table.median_us - 1), mb=table.bytes / 1e6)
+    heads = {
+        "model": "model",
+        "weights_as": "weights",
+        "mb": "MB a token",
+        "phases": "phases",
+        "median_us": "µs",
+    }
+    heads |= {"law_us": "the law, µs", "off": "off, %", "tok_s": "tok/s", "share": "% of the roof"}
+    forms = dict.fromkeys(("mb", "median_us", "law_us", "tok_s", "share"), "{:,.0f}") | {"off": "{:+.0f}"}
+    table_of = table.assign(share=100 * table.roof_fraction).sort_values("mb")
+    caption = f"The law beside every model and format: {last}, {gpu}"
+    display.table(table_of, heads, forms, caption, folded=True)
+    stopped = (
+        ", where the fit had to stop: the fixed time holds what bytes take beyond it"
+        if rate > 0.999 * roof.value
+        else ""
+    )
+    display.say(
+        f"On the {gpu} a phase of `{last}` costs **{fixed:.2f} µs** before its first byte counts, and bytes "
+        f"come at **{rate:,.0f} GB/s**, {rate / roof.value:.0%} of the roof{stopped}; the law is off by "
+        f"{table.off.abs().median():.0f}% in the middle and {table.off.abs().max():.0f}% at worst."
+        + law_apart(table)
+    )
+    return last, fixed, table
 
 
 def _is_roof(climb: Rows) -> Rows:
@@ -102,7 +137,6 @@ def level_formats(climbs: dict[str, Any]) -> str:
                 f" **With their own output heads {small} reads {1 - a.bytes / b.bytes:.0%} fewer bytes than "
                 f"{large}, and is level with it: {a.median_us:,.0f} and {b.median_us:,.0f} µs a token.** For "
                 "speed alone the smaller format brings nothing here; it still takes less memory. Unpacking "
-                f"{small} takes instructions that reading {large} does not; what they cost here was not "
-                "measured apart."
+                f"{small} takes instructions that reading {large} does not; what they cost was not measured."
             )
     return text

@@ -28,18 +28,35 @@ def blocks_over_time(lab: Lab) -> None:
 
 
 def _read(found: pd.DataFrame) -> str:
-    """What the drawing shows: how long blocks wait for each other and for weights, by rung."""
-    parts = {
-        decode.Decode().case(str(case)).impl: by_block.shares(mine)
+    """What the drawing shows: how long blocks of each rung take until their input is there, and for their
+    weights, and what the marks do not part.
+    """
+    sums = {
+        decode.Decode().case(str(case)).impl: by_block.sums(mine)
         for case, mine in found.groupby("case", sort=False)
     }
-    others = listed(f"{part['others']:.0%} of the time in `{name}`" for name, part in parts.items())
-    weights = listed(f"{part['starved']:.0%}" for part in parts.values())
-    text = f"White is the wait for other blocks: {others}. Orange is the wait for weights: {weights}."
-    first, last = list(parts.values())[0], list(parts.values())[-1]
-    if len(parts) > 1 and last["others"] < first["others"] and last["starved"] > first["starved"]:
-        text += " The last rung waits less for blocks and more for memory, which is the limit that should "
-        text += "remain."
+    waits, weights = (listed(f"{each[k]:.1f}" for each in sums.values()) for k in (0, 1))
+    text = (
+        "Where a block waits for others depends on the rung: in the empty stretches at barriers, in the pale "
+        "ones without them. What is wait and what is load or attention is not marked apart. So compare the "
+        f"three together: **{waits} µs a layer**. Orange and blue are {weights} µs."
+    )
+    rest = [each[0] for each in list(sums.values())[:-1]]
+    if rest and (last := list(sums)[-1]) and sums[last][0] < 0.9 * min(rest):
+        text += f" `{last}` spends the least on waits and input."
+    own = [f"`{name}`" for name in sums if by_block.copies_itself(name)]
+    if own and len(own) < len(sums):
+        text += (
+            f" Orange alone compares little: in {listed(own)} the warp that multiplies also asks for the "
+            "copies, and what that takes counts as blue."
+        )
+    first = found[found["case"] == found["case"].iloc[0]]
+    took = first["down_multiplied_us"] - first["down_ready_us"]
+    if idle := int((took < 0.2 * took.median()).sum()):
+        text += (
+            f"\n\nLines without blue in *down*: {idle} of {len(first)} blocks of `{next(iter(sums))}` have "
+        )
+        text += "hardly a part of that product."
     return text
 
 

@@ -13,8 +13,8 @@ from rooflab.studies import decode
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, SKY, Canvas, Drawing, single
 
-EVERY = 4  # blocks drawn: their neighbours look the same, and the picture is a quarter of the bytes
-_LINE = 3.0  # height of a block
+EVERY = 5  # blocks drawn: their neighbours look the same, and the picture is a fifth of the bytes
+_LINE = 3.5  # height of a block
 # What a block does, its fill, and the words of the key.
 _KINDS = {
     "x": (PALE, "loads its input"),
@@ -34,10 +34,16 @@ def has_barriers(rung: str) -> bool:
     return "no barrier" not in source.partition("\n")[0]
 
 
+def copies_itself(rung: str) -> bool:
+    """Whether the warps of a rung of decode_step that multiply also ask for the copies of its weights."""
+    source = (KERNELS / "decode_step" / f"{rung}.cu").read_text(encoding="utf-8")
+    return "ring_producers.cuh" not in source
+
+
 def spans(rows: pd.DataFrame) -> pd.DataFrame:
     """What each block of a recorded layer does when: columns block, kind (of _KINDS), start and end (us).
-    What no span covers is the wait for the other blocks. A block's waits for weights are put together before
-    its products.
+    What no span covers lies between a block's marks: at a barrier it waits there for other blocks. Its waits
+    for weights are put together before its products.
     """
     found = []
     for phase in timeline.PHASES[:-1]:
@@ -68,8 +74,8 @@ def phases(rows: pd.DataFrame) -> list[tuple[float, float]]:
 
 
 def shares(rows: pd.DataFrame) -> pd.Series:
-    """Of a recorded layer's time the share that blocks spend in each kind of span, and in "others", waiting
-    for other blocks, on average.
+    """Of a recorded layer's time the share that blocks spend in each kind of span, and in "others", between
+    their marks, on average.
     """
     table, blocks = spans(rows), rows["block"].nunique()
     whole = blocks * (table["end"].max() - table["start"].min())
@@ -77,8 +83,23 @@ def shares(rows: pd.DataFrame) -> pd.Series:
     return pd.concat([found, pd.Series({"others": 1 - found.sum()})])
 
 
+def sums(rows: pd.DataFrame) -> tuple[float, float, float]:
+    """Of a recorded layer the microseconds, on average over its blocks: between marks, for input and in
+    attention, which wait for other blocks (where, depends on the rung); for weights and products; and for
+    adding up and storing. Together they are the layer.
+    """
+    table, part = spans(rows), shares(rows)
+    part = part * (table["end"].max() - table["start"].min())
+    waits, weights = ("others", "x", "attends"), ("starved", "multiplies")
+    return (
+        float(part[[*waits]].sum()),
+        float(part[[*weights]].sum()),
+        float(part["ends"]),
+    )
+
+
 def blocks(found: pd.DataFrame) -> Drawing:
-    """A layer by each recorded rung, one under the other on one scale of time; a line a block, every fourth
+    """A layer by each recorded rung, one under the other on one scale of time; a line a block, every fifth
     one. `found` is what the instrument "timeline" says of cases; UsageError for none.
     """
     if found.empty:
@@ -90,8 +111,12 @@ def blocks(found: pd.DataFrame) -> Drawing:
     unit = (svg.WIDTH - left - 4) / longest
     for name, table in tables.items():
         took, part = table["end"].max(), shares(layers[name])
-        shown = sorted(table["block"].unique())[::EVERY]
-        canvas.text(0, y + 12, f"{name}: {took:.1f} µs a layer", svg.TEXT - 1, bold=True)
+        shown = sorted(table["block"].unique(), key=int)[::EVERY]
+        head = f"{name}: {took:.1f} µs a layer"
+        canvas.text(0, y + 12, head, svg.TEXT - 1, bold=True)
+        waits, fed, stores = sums(layers[name])
+        sum_words = f"waits, loads, attends {waits:.1f}; weights {fed:.1f}; stores {stores:.1f}"
+        canvas.text(svg.wide(head, svg.TEXT - 1) + 36, y + 12, sum_words, svg.SMALL)
         free = 0.0  # where the next label has room
         for phase, words in _PHASES.items():
             x = max(free, left + layers[name][f"{phase}_begin_us"].median() * unit)
@@ -110,16 +135,17 @@ def blocks(found: pd.DataFrame) -> Drawing:
         y = top + len(shown) * _LINE + 8
         words = ", ".join(f"{words} {part[kind]:.0%}" for kind, (_, words) in _KINDS.items())
         said.append(
-            f"{name} takes {took:.1f} µs, in which a block {words}, waits for others {part['others']:.0%}"
+            f"{name} takes {took:.1f} µs, in which a block {words}, is between marks {part['others']:.0%}; "
+            + sum_words
         )
     x = left
-    for fill, words in _KINDS.values():
+    for fill, word in _KINDS.values():
         canvas.rect(x, y, 10, 10, fill)
-        canvas.text(x + 14, y + 9, words, svg.SMALL)
-        x += 30 + svg.wide(words, svg.SMALL)
-    canvas.text(left, y + 26, "Empty: waits for the other blocks at the grid's barrier.", svg.SMALL)
+        canvas.text(x + 14, y + 9, word, svg.SMALL)
+        x += 30 + svg.wide(word, svg.SMALL)
+    canvas.text(left, y + 26, "Empty: between a block's marks; at a grid barrier it waits there.", svg.SMALL)
     for name in (name for name in layers if not has_barriers(name)):
-        words = f'{name} has no barrier between phases: it waits inside "loads its input".'
+        words = f'{name} has no barrier between phases: it waits in "loads its input" and "attends".'
         canvas.text(left, y + 42, words, svg.SMALL)
         said.append(words.removesuffix("."))
     formats = sorted({decode.Decode().case(str(case)).format or "" for case in found["case"]})

@@ -200,7 +200,8 @@ def _rows(found: list[Way], scale: float) -> Canvas:
             high = 18.0 if kind == "other" else 30.0
             for span in mine:
                 x, top, wide = left + span.start * unit, y + (30 - high) / 2, max(span.us * unit, 0.3)
-                if span.name:
+                room = svg.wide(span.name, 9) * (1.6 if span.name.isupper() else 0)  # capitals are wider
+                if span.name and room <= wide:
                     canvas.cell(x, top, wide, high, span.name, fill, 9)
                 else:
                     canvas.rect(x, top, wide, high, fill, 0.2)

@@ -1,0 +1,87 @@
+"""Lesson 07b's appendix: prompts by the law, the sources' conclusions, and what lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab.analysis import extrapolation, strategies, time_breakdown
+from rooflab.lab import Lab
+from rooflab.numerics import model_shapes
+from rooflab.pages import Rows
+from rooflab.studies import attribution
+from rooflab.view import display
+from rooflab.words import listed
+
+
+def prompt_shares(lab: Lab, here: Any, fit: Any, spec: Any) -> tuple[Any, list[Any], dict[str, Any]]:
+    """Attention's share of a prompt by length, predicted and traced: the model, the lengths, the curves."""
+    model = model_shapes.get(attribution.MODEL)
+    lengths = [64, 128, 256, 512, 1024, 1848, 4096, 8192, 16384, 32768]
+    reached = extrapolation.attention_share(lab.store.read("attention"), model)
+    curves = {}
+    for format in ("fp16", "q8_0"):
+        if reached:
+            part = extrapolation.prompt(model, lengths, here, fit, format, reached, spec.sm, spec.slug)
+            curves[strategies.label(format, "predicted")] = part
+    held = set(lab.store.read("attribution").case)
+    asked = [case for case in (*attribution.prefill(), *attribution.lengths()) if case.id in held]
+    traced = time_breakdown.taken(lab, asked)[1].query("part != 'lm_head'") if asked else None
+    if traced is not None and {"attention", "weight"} <= set(traced["class"]):
+        split = time_breakdown.by_class(traced).pivot_table("us", "seq", "class", fill_value=0)
+        pct = 100 * split.attention / (split.attention + split.weight)
+        curves["library, traced"] = pd.DataFrame({"seq": pct.index, "pct": pct.values})
+    return model, lengths, curves
+
+
+def prompt_turning_points(curves: dict[str, Any], model: Any) -> None:
+    """Attention's share of a prompt, by the law and traced, and from which length on it is the half;
+    folded.
+    """
+    lines = []
+    for name, part in curves.items():
+        over = part[part.pct > 50]
+        last = f"not up to {part.seq.iloc[-1]:,} tokens"
+        if len(over):
+            before = max([0, *part.seq[part.seq < over.seq.iloc[0]]])
+            last = f"between {before:,} and {over.seq.iloc[0]:,} tokens"
+        lines.append(
+            f"{name}: {part.pct.iloc[0]:.0f}% at {part.seq.iloc[0]:,} tokens, {part.pct.iloc[-1]:.0f}% at "
+            f"{part.seq.iloc[-1]:,}; more than the products {last}."
+        )
+    lines.append(
+        "The law takes attention's FLOPs at the rate of the course's best kernel; it counts neither its "
+        "launches "
+        "nor the SMs that a short prompt leaves idle."
+    )
+    display.fold_items(f"Attention's share of a prompt, {model.name}, by the law and traced", lines)
+
+
+def conclusions(rows: Rows, lab: Lab) -> None:
+    """List the sources' conclusions with what this recording says of them."""
+    judged = strategies.conclusions(rows, lab.store.read("int4"))
+    lines = []
+    for (source, says, word), each in judged.groupby(["source", "says", "word"], sort=False):
+        seen = "; ".join(
+            f"{row.here or 'nothing recorded'} (it depends on {row.depends_on})" for row in each.itertuples()
+        )
+        lines.append(f"**{word}**: {source}, *{says}*. Here: {seen}.")
+    words = judged.drop_duplicates(["source", "says", "word"]).word.value_counts()
+    counts = listed(f"{count} {word}" for word, count in words.items())
+    display.fold_items(f"The {len(lines)} conclusions: {counts}", lines)
+
+
+def lost_ways(rows: Rows, here: Any, fit: Any, gpu: str) -> None:
+    """Show every way that another of its format beats, and why where the fit tells it."""
+    losers = strategies.lost(rows)
+    losers["matrix"] = [f"{n}×{k}" for n, k in zip(losers.n, losers.k, strict=True)]
+    losers["matrix"] += [f", {b:,}" for b in losers.batch]
+    columns = [losers[name] for name in ("label", "winner", "n", "k", "batch", "times")]
+    losers["why"] = [extrapolation.because(*each, here, fit) for each in zip(*columns, strict=True)]
+    losers["losses"] = [f"{lost} of {of}" for lost, of in zip(losers.losses, losers.of, strict=True)]
+    heads = {"label": "way", "losses": "loses", "matrix": "worst at (matrix, tokens)"}
+    heads |= {"times": "times slower", "winner": "than", "why": "by own two numbers"}
+    display.table(
+        losers, heads, {"times": "{:.1f}"}, f"Every way that lost, by kernel time, {gpu}", folded=True
+    )

@@ -108,7 +108,7 @@ def test_what_overlap_saves_is_measured_and_other_kernels_can_cost_as_much(split
     monkeypatch.setattr(lesson_10c_layers.display, "say", told.append)
     lesson_10c_layers.excess(split_rows, "NVIDIA H200")
     assert told[0].startswith("**Launches that overlap save 11.2 to 13.7 µs a layer.** To tell")
-    assert "they are more than 2% slower than sums by our kernel on 1 of 5 models" in told[0]
+    assert "they take over 2% longer than sums by our kernel on 1 of 5 models" in told[0]
     assert told[1].startswith("Worked out for llama-3-8b in FP16")
     assert "saves 17.0: 13.7 by the overlap, 3.3 without it" in told[1]
     assert "**7.8 − 3.3 = 4.5 are missing.**" in told[1]

@@ -174,8 +174,8 @@ def same_way(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str, laptop
         bench = laptop.read("int4").query("clock == 'event'").set_index("impl")["median_us"]
         factor = one["two_op"] / one["fused"]
         text += f"\n\nThe source's headline, a factor of {bench['two_op'] / bench['fused']:.1f}, is over "
-        text += f"*two-op*, for one token. Here that factor is {factor:.1f}, and the loop's gain over FP16 "
-        text += f"{one['gain']:.2f}."
+        text += "*two-op*, for one token, and from another run of its own than the table above. Here that "
+        text += f"factor is {factor:.1f}, and the loop's gain over FP16 {one['gain']:.2f}."
         if factor > 1 > one["gain"]:
             text += " Such a factor tells how slow two-op is: choose the baseline that a user would run "
             text += "otherwise."

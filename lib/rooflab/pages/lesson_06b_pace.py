@@ -47,8 +47,10 @@ def pace_of_the_drawing(here: Lab, takes: over_time.Lengths, every: Rows) -> Non
     elif 1 / _FAR < tested.drawn / tested.got < _FAR:
         text += f"The kernel reaches {tested.got:.0f}% of the roof, about what the drawing gives."
     else:
-        text += f"**The drawing shows the order, not the rate: the kernel reaches {tested.got:.0f}% of the "
-        text += "roof.**"
+        text += (
+            f"**The drawing shows the order, not the rate: {_WIDTH} wide with {_TOKENS:,} tokens the kernel "
+        )
+        text += f"reaches {tested.got:.0f}% of the roof.**"
     display.say(text)
 
 

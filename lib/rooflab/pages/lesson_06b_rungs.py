@@ -83,6 +83,8 @@ def _rate_said(every: Rows, width: int, first: str | None, second: str) -> str:
     if first:
         before = float(rows.loc[first, "tflop_s"])
         text += f", {row['tflop_s'] / before:.2f} times the {before:,.0f} of rung {first.partition('_')[0]}"
+    if row["roof_fraction"] > 1:
+        text += ". That is above the roof, which is what a library's product reached (see *Measured*)"
     return text
 
 

@@ -345,7 +345,8 @@ def gain_by_gpu(every: Rows) -> Rows:
         mapped.sort_values("gb_s"),
         heads,
         forms,
-        "INT4's fastest way over FP16's fastest, times as fast, 8,960 × 1,536, predicted, GPU by GPU",
+        "INT4's fastest way over FP16's fastest, times as fast, 8,960 × 1,536, predicted, GPU by GPU; where "
+        "the two cross is a rough guess, as under Crossovers",
         folded=True,
     )
     return mapped

@@ -206,10 +206,18 @@ def dead_ends(climbs: dict[str, Any], format: str, rows: Rows) -> None:
         if name == "8_tensor_attention" and at:
             line += f"It is made for long contexts: after {at[-1]:,.0f} tokens it is the fastest rung."
         else:
-            unknown.append(f"`{name}`")
+            lost = [other for other, each in climbs.items() if _lost(each, name)]
+            kinds = "" if len(lost) == len(gains) else f" in {listed(ablation.FORMATS[f] for f in lost)}"
+            unknown.append(f"`{name}`{kinds}")
         lines.append(line.strip())
     text = "**Not every step is faster:**\n\n" + "\n".join(lines)
     display.say(text + (f"\n\nWhy {listed(unknown)} lost was not measured." if unknown else ""))
+
+
+def _lost(climb: Rows, name: str) -> bool:
+    """Whether a rung of a format's ladder is slower than the one that it builds on."""
+    gain = climb.set_index("impl").gain.get(name)
+    return gain is not None and gain < 1 / crossover.LEVEL
 
 
 def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> dict[str, Any]:

@@ -153,10 +153,10 @@ def predicted(rows: Rows) -> None:
     said, least = _gain_by(found, "predicted_us"), _least_by(found)
     if len(said):
         display.say(
-            f"**Promised: at most {said.min():.2f} to {said.max():.2f} times one GPU's speed** by "
-            f"{WAYS[split.FUSED]}, if overlap hides every launch. If it hides none of the {launched()[1]} "
-            f"launches of a layer, at {links.LAUNCH_US:g} µs each, {least.min():.2f} to {least.max():.2f} "
-            f"times. {_left_out(found)}"
+            f"**Promised: {said.min():.2f} to {said.max():.2f} times one GPU's speed** by "
+            f"{WAYS[split.FUSED]}, if overlap hides every launch and one GPU keeps to its bound. If it hides "
+            f"none of the {launched()[1]} launches of a layer, at {links.LAUNCH_US:g} µs each, "
+            f"{least.min():.2f} to {least.max():.2f} times. {_left_out(found)}"
         )
     for name, part in found.groupby("title", sort=False):
         by = part.set_index("impl")["predicted_us"]

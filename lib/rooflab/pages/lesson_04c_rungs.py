@@ -160,7 +160,8 @@ def _compared(whole: Rows) -> str:
     return (
         f"**At {counted(most, 'token')} rung 11 runs at {total[most]:.2f} times the speed of rung 9: "
         f"{wgmma[most]:.2f} by rung 10 × {tma[most]:.2f} by rung 11.** Each rung changes more than one "
-        "thing, so a factor is the rung's, not that of `wgmma` or the TMA alone."
+        "thing, so a factor is the rung's, not that of `wgmma` or the TMA alone. The drawings of who "
+        "waits give every step one length, so their steps do not give these factors."
     )
 
 
@@ -170,9 +171,9 @@ def _behind(whole: Rows) -> str:
     if not slow:
         return ""
     return (
-        f"**At {listed(slow)} {'token' if slow == [1] else 'tokens'} rung 10 is slower than rung 9.** Up to "
-        f"{SUMS_SCALED} tokens rung 10 scales every weight, rungs 9 and 11 only the sums (*what is scaled*, "
-        "below)."
+        f"**At {listed(slow)} {'token' if slow == [1] else 'tokens'} rung 10 is slower than rung 9.** It "
+        f"always scales every weight; up to {SUMS_SCALED} tokens rungs 9 and 11 scale only the sums "
+        "(*what is scaled*, below)."
     )
 
 
@@ -276,12 +277,16 @@ def _what_is_scaled(columns: list[int]) -> tuple[str, str]:
     ninth, eleventh = (int4.LADDERS["int4"][number - 1].path.read_text("utf-8") for number in (9, 11))
     even = [sums_even_at(source) for source in (ninth, eleventh)]
     each = [GROUP // 2 // at for at in even]
-    text = f"a kernel can scale the weights of a row's group, {GROUP // 2} instructions (`__hmul2`, two "
-    text += (
-        f"weights each) whatever the tokens, or their sums with x, {each[0]} a token in rung 9 and {each[1]} "
+    text = (
+        "scale × (sum of codes × x) is sum of (scale × codes) × x, so a kernel scales weights or sums. Of a "
     )
-    text += f"in rung 11, which sums a group's halves apart: {each[0] * SUMS_SCALED} and "
-    text += f"{each[1] * SUMS_SCALED} at {SUMS_SCALED} tokens. **So sums cost less below {even[0]} tokens in "
+    text += (
+        f"row's group of {GROUP} weights that is\n\n- its weights: {GROUP // 2} instructions (`__hmul2`, two "
+    )
+    text += (
+        f"weights each), whatever the tokens\n- its sums: {each[0]} a token in rung 9, {each[1]} in rung 11, "
+    )
+    text += f"which sums a group's halves apart\n\n**So sums cost less below {even[0]} tokens in "
     text += f"rung 9 and below {even[1]} in rung 11.**"
     why = ""
     following = min((tokens for tokens in columns if tokens > SUMS_SCALED), default=0)

@@ -218,28 +218,36 @@ def _signed(us: float) -> str:
 
 
 def _chart(table: Rows, gpu: Any) -> None:
-    """Draw what a layer of each model should save, part upon part, with a mark where it does."""
+    """Draw what a layer of each model should save, part upon part, and below it what other kernels take
+    away of that, as far as the measured saving.
+    """
     caption = "What the fused way should save a layer, and what it saves"
-    fig, ax = plot.figure("µs a layer", title=caption, height=1.5 + 0.42 * len(table))
+    fig, ax = plot.figure("µs a layer", title=caption, height=1.6 + 0.56 * len(table))
     parts = {says: table[of] for of, (says, _) in PARTS.items() if table[of].notna().any()}
     plot.stacked(ax, list(table["title"]), parts, "µs a layer", dict(PARTS.values()))
     full = table[list(PARTS)].clip(lower=0).sum(axis=1)
     most = float(max(full.max(), table["saved"].max()))
     for y, (saved, lost, end) in enumerate(zip(table["saved"], table["lost"], full, strict=True)):
         if saved == saved:
-            ax.plot([saved, saved], [y - 0.42, y + 0.42], color="black", linewidth=3, zorder=5)
+            if lost > 0:
+                ax.barh(y + 0.47, end - saved, left=saved, height=0.24, color="#D55E00")
+                if lost > 0.25 * most:
+                    words = {"ha": "center", "va": "center", "fontsize": 8, "color": "white"}
+                    ax.text((saved + end) / 2, y + 0.47, "other kernels", **words)
+            ax.plot([saved, saved], [y + 0.33, y + 0.61], color="black", linewidth=3, zorder=5)
             at = max(float(end), float(saved)) + 0.02 * most
             says = f"{'saves' if saved >= 0 else 'loses'} {_signed(abs(saved))}" + (
                 f", {_signed(lost)} missing" if lost > 0 else ""
             )
             ax.text(at, y, says, va="center", fontsize=8.5, fontweight="bold")
+    ax.set_ylim(len(table) - 0.3, -0.5)
     ax.set_xlim(min(0.0, 1.3 * float(table["saved"].min())) - 0.02 * most, 1.55 * most)
     plot.show(
         fig,
-        f"{caption}, {gpu}. Black mark and number: the measured saving; from the mark to the bar's end "
-        "is what is missing; a model whose mark is beyond that end saves more than estimated. The overlap is "
-        "measured too, the other parts are estimated; the hand-overs behind “two sums” overlap as well, so "
-        "a little may count twice."
+        f"{caption}, {gpu}. Upper bar: what should be saved. The bar below leads back from its end to the "
+        "measured saving (black, and the number): what is missing, most likely the price of other kernels; a "
+        "mark beyond the end saves more than estimated. The overlap is measured too, the other parts are "
+        "estimated; the hand-overs behind “two sums” overlap as well, so a little may count twice."
         if table["overlap"].notna().any()
         else f"{caption}, {gpu}. Black mark and number: the measured saving. The parts are estimated.",
     )

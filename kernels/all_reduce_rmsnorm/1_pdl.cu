@@ -7,8 +7,8 @@
 //          uint32, how often each row has been summed. n <= rows; width a multiple of 4 and at most 4 THREADS PARTS.
 //          Where blockIdx.y is a GPU, residual, x and rounds have a leading [GPUs], parts [GPUs][SPLITS].
 // Bytes    n width (4 SPLITS + 4 + 4 + 2 + 4 (WORLD - 1)) here, and 4 n width (WORLD - 1) written over links.
-// Launch   THREADS threads a block; a block for each of the n rows, which it keeps in registers. grid.y is 1, and on the
-//          CPU target, where one launch stands for all GPUs, their number. As a dependent of the product.
+// Launch   THREADS threads a block, a block for each of the n rows. grid.y = 1; the CPU target runs all GPUs in one launch,
+//          with grid.y = the number of GPUs. Dependent launch (PDL) after the product.
 // Macros   THREADS = 384: threads a block;
 //          PARTS = 1: vectors of 4 numbers a thread keeps in registers;
 //          SPLITS = 1: parts of this GPU's branch.

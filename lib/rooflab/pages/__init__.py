@@ -73,3 +73,10 @@ def bars(
     fig, ax = plot.figure(plot.UNITS[y], title=title, height=1.1 + 0.21 * len(rows))
     plot.bars(ax, list(names), plot.band(rows, y)[0], plot.UNITS[y], roof, *plot.band(rows, y)[1:])
     return fig, plot.caption(rows, gpu, title, roof, y=y)
+
+
+def goals_one_by_one(verdicts: Rows) -> None:
+    """Show, folded, goals with what was asked and measured, and whether each is met (column `met`)."""
+    names = {"id": "goal", "group": "set as", "says": "what", "bars": "asked"}
+    names |= {"measured": "measured", "met": "met"}
+    display.table(verdicts, names, caption="Floors and aims, one by one", folded=True)

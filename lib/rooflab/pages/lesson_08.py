@@ -12,7 +12,7 @@ from rooflab.claims import scorecard
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import Opening, Rows, bars
+from rooflab.pages import Opening, Rows, bars, goals_one_by_one
 from rooflab.pages.lesson_08_phases import longest_wait as longest_wait
 from rooflab.pages.lesson_08_phases import time_by_phase as time_by_phase
 from rooflab.pages.lesson_08_phases import waits_drawn as waits_drawn
@@ -362,19 +362,7 @@ def goals(lab: Lab, rows: Rows, gpu: str) -> None:
     """Show floors and aims beside what was measured, folded, and say how many are met."""
     goals = claims.select("08_decoder", source=claims.COURSE)
     verdicts = claims.board(goals, claims.Evidence(lab.store, {"decode": rows}))
-    display.table(
-        verdicts.assign(met=verdicts.word == claims.HOLDS),
-        {
-            "id": "goal",
-            "group": "set as",
-            "says": "what",
-            "bars": "asked",
-            "measured": "measured",
-            "met": "met",
-        },
-        caption="Floors and aims, one by one",
-        folded=True,
-    )
+    goals_one_by_one(verdicts.assign(met=verdicts.word == claims.HOLDS))
     met = (verdicts.word == claims.HOLDS).sum()
     where = "" if gpu == scorecard.GPU else f" on the {gpu}; they were set for an {scorecard.GPU}"
     later = "later ones are judged in [lesson 09](09_scorecard.ipynb)."

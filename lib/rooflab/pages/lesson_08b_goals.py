@@ -6,7 +6,7 @@ from rooflab import claims
 from rooflab.analysis import ablation
 from rooflab.claims import scorecard
 from rooflab.lab import Lab
-from rooflab.pages import Rows
+from rooflab.pages import Rows, goals_one_by_one
 from rooflab.studies import decode
 from rooflab.view import display
 
@@ -21,19 +21,7 @@ def goals(whose: Lab, lab: Lab, traced: Rows, rows: Rows, gpu: str) -> None:
         f"{scorecard.GPU} before any of this was built. Later goals are judged in [lesson "
         "09](09_scorecard.ipynb)."
     )
-    display.table(
-        verdicts.assign(met=verdicts.word == claims.HOLDS),
-        {
-            "id": "goal",
-            "group": "set as",
-            "says": "what",
-            "bars": "asked",
-            "measured": "measured",
-            "met": "met",
-        },
-        caption="Floors and aims, one by one",
-        folded=True,
-    )
+    goals_one_by_one(verdicts.assign(met=verdicts.word == claims.HOLDS))
 
 
 def takeaway(rows: Rows, prompt_asked: int, gpu: str, single: Rows, both: Rows) -> None:

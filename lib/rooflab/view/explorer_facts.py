@@ -37,8 +37,8 @@ def facts_of(row: pd.Series, y: str, unit: str, roof: tuple[str, float] | None, 
 
 
 def predicted(row: pd.Series, y: str) -> float | None:
-    """A row's predicted_us in the unit of y: the time itself, or the rate that it stands for; None without
-    one, and for a y that is no time and no rate.
+    """Convert a row's predicted_us to the unit of y: a time stays, a rate is the measured one times measured
+    time / predicted time. None without a prediction, and where y is neither time nor rate.
     """
     us, time = _float(row.get("predicted_us")), _float(row.get("median_us"))
     if not us or us < 0:

@@ -54,6 +54,6 @@ def asked_first(rungs: Sequence[Rung], texts: Mapping[str, str] | None = None) -
         y += 30
         said.append(f"rung {rung.name.partition('_')[0]}: {who}, {size:g} KiB at once")
     canvas.text(0, y + 2, f"{_COLUMNS} columns of A, {_DEEP} rows; a cell is one load of a warp.", svg.SMALL)
-    canvas.text(0, y + 17, "Coloured: what is asked for at once.", svg.SMALL)
+    canvas.text(0, y + 17, "Coloured: loads issued before the first result is used.", svg.SMALL)
     says = f"Of {_COLUMNS} columns, by the sources: {'; '.join(said)}."
-    return single("What is asked for before the first weight is used", says, canvas)
+    return single("Loads that a block issues before it uses the first weight", says, canvas)

@@ -56,4 +56,4 @@ def asked_first(rungs: Sequence[Rung], texts: Mapping[str, str] | None = None) -
     canvas.text(0, y + 2, f"{_COLUMNS} columns of A, {_DEEP} rows; a cell is one load of a warp.", svg.SMALL)
     canvas.text(0, y + 17, "Coloured: loads issued before the first result is used.", svg.SMALL)
     says = f"Of {_COLUMNS} columns, by the sources: {'; '.join(said)}."
-    return single("Loads that a block issues before it uses the first weight", says, canvas)
+    return single("Loads issued before the first weight is used", says, canvas)

@@ -160,7 +160,7 @@ def _frame(run: Run, slots: int, moment: float) -> tuple[Canvas, str]:
     canvas.boxes(barriers, 9.5)
     canvas.text(0, 13, f"producer: {_producer(run, slots, moment)}", svg.TEXT - 1)
     canvas.text(0, 124, f"consumers: {_consumers(run, moment)}", svg.TEXT - 1)
-    canvas.text(0, 140, "orange: the barrier opens; warps that wait at it continue", svg.SMALL)
+    canvas.text(0, 140, "orange: open, so waiting warps continue", svg.SMALL)
     return canvas, ", ".join(words)
 
 

@@ -11,7 +11,7 @@ from rooflab.hardware import device, perf_model
 from rooflab.numerics import model_shapes
 from rooflab.pages import lesson_07_choices as choices
 from rooflab.pages import lesson_07_clocks as clocks
-from rooflab.pages import lesson_07b
+from rooflab.pages import lesson_07b, lesson_07b_elsewhere, lesson_07b_misses, lesson_07b_worked
 from rooflab.studies import attribution, regimes
 
 MLP, QO = regimes.SOURCE
@@ -155,10 +155,42 @@ def test_the_law_is_worked_out_for_a_product_by_its_own_rule(law, rows, monkeypa
         monkeypatch.setattr(lesson_07b.display, "say", said_here.append)
         timed = rows[(rows["clock"] == "graph") & (rows["impl"] == "mmq_tiles")]
         again, compared = lesson_07b.fitted(timed, here, "GPU", lab.open("replay", "h200"))
-        worst = compared.sort_values("own_off", key=abs).iloc[-1]
-        tiles = -(-int(worst["n"]) // 128) * -(-int(worst["batch"]) // 64)
-        assert f"{tiles} on {here.sms} SMs" in said_here[-1] and f"÷ {here.sms} =" in said_here[-1]
-        assert f"= {worst['one_us']:.1f} µs. Measured: {worst['median_us']:.1f}" in said_here[-1]
+        monkeypatch.setattr(lesson_07b_worked.display, "say", said_here.append)
+        lesson_07b.in_tiles(compared, here, again)
+        bound = compared[compared["by"] == "compute"]
+        nearest = bound.sort_values("one_off", key=abs).iloc[0]
+        tiles = -(-int(nearest["n"]) // 128) * -(-int(nearest["batch"]) // 64)
+        assert f"{tiles:,} on {here.sms} SMs" in said_here[-1] and f"÷ {here.sms} =" in said_here[-1]
+        assert f"= {nearest['one_us']:.1f} µs. Measured: {nearest['median_us']:.1f}." in said_here[-1]
+
+
+def test_the_laws_largest_failure_is_told_of_ways_below_a_peak_alone(law, rows, monkeypatch):
+    """Of which they are, by how much; where every way reaches its peak, of none."""
+    machine, fit = law
+    compared = perf_model.compared(rows[rows["clock"] == "graph"], machine, fit)
+    low, far, short = lesson_07b_misses.below_the_peak(compared, fit)
+    assert {"Q8_0 dp4a", "Q8_0 int8 large tiles"} <= set(low) and far / 2 < short < far
+    told = []
+    monkeypatch.setattr(lesson_07b_misses.display, "say", told.append)
+    monkeypatch.setattr(lesson_07b_misses.plot, "show", lambda fig, caption: told.append(caption))
+    lesson_07b.largest_failure(compared, machine, fit, "GPU")
+    assert told[0].startswith("**The largest failure") and "times as long" in told[-1]
+    told.clear()
+    whole = replace(fit, own={key: own._replace(share=1.0) for key, own in fit.own.items()})
+    assert lesson_07b_misses.below_the_peak(compared, whole) == ([], far, 0)
+    lesson_07b.largest_failure(compared, machine, whole, "GPU")
+    assert len(told) == 1 and "from 100%" in told[0]
+
+
+def test_a_missed_crossover_is_shown_with_the_laws_errors_where_curves_cross(law, rows, monkeypatch):
+    machine, fit = law
+    compared = perf_model.compared(rows[rows["clock"] == "graph"], machine, fit)
+    told = []
+    monkeypatch.setattr(lesson_07b_elsewhere.display, "say", told.append)
+    lesson_07b.crossing_missed(compared, rows, machine, fit)
+    assert len(told) == 1 and "INT4 fused and FP16 cuBLAS" in told[0] and "apart. The law has" in told[0]
+    lesson_07b.crossing_missed(compared[compared["batch"] < 64], rows[rows["batch"] < 8], machine, fit)
+    assert len(told) == 1, "nothing crosses there"
 
 
 def test_the_dispatcher_s_own_table_is_the_recording(h200, monkeypatch, tmp_path):

@@ -81,7 +81,7 @@ def lost_ways(rows: Rows, here: Any, fit: Any, gpu: str) -> None:
     losers["why"] = [extrapolation.because(*each, here, fit) for each in zip(*columns, strict=True)]
     losers["losses"] = [f"{lost} of {of}" for lost, of in zip(losers.losses, losers.of, strict=True)]
     heads = {"label": "way", "losses": "loses", "matrix": "worst at (matrix, tokens)"}
-    heads |= {"times": "times slower", "winner": "than", "why": "by own two numbers"}
+    heads |= {"times": "times slower", "winner": "than", "why": "by the tuned law"}
     display.table(
         losers, heads, {"times": "{:.1f}"}, f"Every way that lost, by kernel time, {gpu}", folded=True
     )

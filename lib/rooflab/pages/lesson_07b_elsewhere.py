@@ -102,19 +102,26 @@ def judged_races(rows: Rows, here: Any, fit: Any) -> tuple[list[Any], list[Any]]
     return right, kinds
 
 
-def crossovers(rows: Rows, here: Any, fit: Any) -> tuple[list[Any], list[Any]]:
-    """Show crossovers as measured and by the fit; which are right, and which kind each is."""
+def crossovers(rows: Rows, here: Any, fit: Any) -> Rows:
+    """Say how many orders and crossovers the tuned law tells, and show every pair, folded; whether it is
+    right on those that cross.
+    """
+    right, kinds = judged_races(rows, here, fit)
+    cross = crossovers_right(right, kinds)
+    tables = []
     for n, k in regimes.SOURCE:
         seen, pairs, guesses, told = _races(rows, here, fit, n, k)
         words = [{None: "never", 1: "always"}.get(guess, guess) for guess in guesses]
         cells = [strategies.briefly(seen.loc[p.names]) for p in pairs]
         lines = [(*p.names, cell, word) for p, cell, word in zip(pairs, cells, words, strict=True)]
-        lines = pd.DataFrame(lines, columns=["first", "second", "measured", "predicted"])
-        lines["told"] = ["not judged" if pd.isna(each) else "✓" if each else "✗" for each in told]
+        table = pd.DataFrame(lines, columns=["first", "second", "measured", "predicted"])
+        table["told"] = ["not judged" if pd.isna(each) else "✓" if each else "✗" for each in told]
         heads = {"first": "few tokens", "second": "many tokens"}
-        heads |= {"measured": "measured", "predicted": "by the fit", "told": "right"}
-        display.table(lines, heads, caption=f"{n:,} × {k:,}: from how many tokens on the second is faster")
-    return judged_races(rows, here, fit)
+        heads |= {"measured": "measured", "predicted": "by the tuned law", "told": "right"}
+        caption = f"{n:,} × {k:,}: from how many tokens on the second is faster"
+        tables.append((table, heads, {}, caption))
+    display.fold_parts("Every pair, on two matrices; the measured column reads as in lesson 07", tables)
+    return cross
 
 
 def order_told(right: list[Any], kinds: list[Any]) -> tuple[Rows, Rows]:
@@ -133,33 +140,40 @@ def crossovers_right(right: list[Any], kinds: list[Any]) -> Rows:
     left = right.count(None)
     parts += f". {left} are level or have no order, and are not judged" if parts and left else ""
     display.say(
-        f"*Own two numbers* is right {parts}."
-        if parts
-        else "No pair was recorded that the law could predict."
+        f"The tuned law is right {parts}." if parts else "No pair was recorded that the law could predict."
     )
     return cross
 
 
-def crossing_missed(compared: Rows, rows: Rows) -> None:
-    """Of the first pair of lesson 07: how far apart its two curves are where they cross, beside the
-    prediction's error.
+def crossing_missed(compared: Rows, rows: Rows, here: Any, fit: Any) -> None:
+    """Of the first crossover that the tuned law misses: how far apart the two curves are where they cross,
+    beside the law's errors there.
     """
-    shape, pair = regimes.SOURCE[0], strategies.PAIRS[0]
-    found = strategies.crossovers(rows, shape, strategies.PAIRS[:1], clocks=("graph",))
-    mine = compared[(compared.n == shape[0]) & (compared.k == shape[1])]
-    if found.empty or found.kind.iloc[0] != "crosses":
-        return
-    tokens = int(found.low.iloc[0])
-    at = mine[(mine.batch == tokens) & (mine.study == "regimes")].set_index(["format", "impl"])
-    if not set(pair) <= set(at.index):
-        return
+    for n, k in regimes.SOURCE:
+        seen, pairs, guesses, told = _races(rows, here, fit, n, k)
+        mine = compared[(compared.n == n) & (compared.k == k)]
+        for pair, guess, right in zip(pairs, guesses, told, strict=True):
+            found = seen.loc[pair.names]
+            if found.kind != "crosses" or right:
+                continue
+            for tokens in (int(found.low), int(found.high)):
+                at = mine[mine.batch == tokens].set_index(["format", "impl"])
+                if set(pair) <= set(at.index):
+                    _missed_at(pair, at, f"{n:,} × {k:,}", tokens, guess)
+                    return
+
+
+def _missed_at(pair: Any, at: Rows, matrix: str, tokens: int, guess: int | None) -> None:
+    """Say what the two ways of a pair take at some tokens, and what the tuned law has for them."""
     few, many = (at.loc[[way]].sort_values("median_us").iloc[0] for way in pair)
     offs = [f"{off:+.0f}".replace("-", "−") for off in (few.own_off, many.own_off)]
+    where = "sees no crossover" if guess is None else f"has them cross at {counted(guess, 'token')}"
     display.say(
-        f"**{pair.names[0]} and {pair.names[1]}:** at {tokens} tokens the two take {few.median_us:.1f} and "
-        f"{many.median_us:.1f} µs, {abs(many.median_us / few.median_us - 1):.0%} apart. The fit has "
-        f"{few.own_us:.1f} ({offs[0]}%) and {many.own_us:.1f} ({offs[1]}%). Where curves lie close together, "
-        "errors of that size move a crossover far: a time may be near, and its crossover not."
+        f"**Why a crossover is harder than a time.** {pair.names[0]} and {pair.names[1]} on {matrix} cross "
+        f"near {tokens} tokens. There they take {few.median_us:.1f} and {many.median_us:.1f} µs, "
+        f"{abs(many.median_us / few.median_us - 1):.0%} apart. The law has {few.own_us:.1f} ({offs[0]}%) and "
+        f"{many.own_us:.1f} ({offs[1]}%), so it {where}. Where two curves lie close together, errors of this "
+        "size move their crossing far."
     )
 
 

@@ -27,8 +27,8 @@ def worked(row: Any, here: Any, fit: Any) -> str:
         one = flops / here.sms / rounds
         text += (
             f"Tiles of {high} × {wide} are {tiles:,} on {here.sms} SMs: {counted(rounds, 'round')}. A tile "
-            f"has {one / 1e6:,.0f} MFLOP, an SM makes {peak:,.0f} ÷ {here.sms} = {peak / here.sms:.2f} TFLOP/s: "
-            f"{compute:.1f} µs. The bytes take {memory:.1f} µs. "
+            f"has {one / 1e6:,.0f} MFLOP, an SM makes {peak:,.0f} ÷ {here.sms} = {peak / here.sms:.2f} "
+            f"TFLOP/s: {compute:.1f} µs. The bytes take {memory:.1f} µs. "
         )
     else:
         text += (

@@ -9,16 +9,18 @@ import pandas as pd
 from rooflab import claims
 from rooflab.analysis import ablation, way
 from rooflab.claims import scorecard
-from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars, goals_one_by_one
+from rooflab.pages.lesson_08_ladder import dead_ends as dead_ends
+from rooflab.pages.lesson_08_ladder import ladders as ladders
+from rooflab.pages.lesson_08_ladder import largest_step as largest_step
 from rooflab.pages.lesson_08_phases import longest_wait as longest_wait
 from rooflab.pages.lesson_08_phases import time_by_phase as time_by_phase
 from rooflab.pages.lesson_08_phases import waits_drawn as waits_drawn
 from rooflab.pages.lesson_08_predictions import law_fitted as law_fitted
-from rooflab.pages.lesson_08_predictions import level_formats, without_roofs
-from rooflab.pages.lesson_08_predictions import predictions as predictions
+from rooflab.pages.lesson_08_predictions import level_formats
+from rooflab.pages.lesson_08_predictions import measured as measured
 from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
 from rooflab.records.store import Store
 from rooflab.studies import decode
@@ -61,30 +63,6 @@ def layers_drawn(lab: Lab) -> None:
     found = diagram.ways(lab, "fp16")
     names = {step.impl.removeprefix("transformers.") for step in way.STEPS}
     diagram.layer([each for each in found if each.name in names] or found).show()
-
-
-def steps_said(lab: Lab) -> None:
-    """The steps of the ladder that this lesson climbs, each with its rates before and after."""
-    climbed = way.ladder(lab.store)
-    mine = climbed[climbed["lesson"].str.startswith("08")]
-    lines = [
-        f"- `{row.impl}`: {row.says}, **{row.before:,.0f} → {row.tok_s:,.0f} tok/s**"
-        for row in mine.itertuples()
-    ]
-    display.say("\n".join(lines) + _bytes_before(lab.store))
-
-
-def _bytes_before(store: Store) -> str:
-    """Of our products in two formats before these steps: whether fewer bytes brought tokens there."""
-    rows = ablation.named(store.read("decode"))
-    rows = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
-    tok = rows[rows.impl == "products"].set_index("format").tok_s
-    if not {"fp16", "int4_g128"} <= set(tok.index) or tok["int4_g128"] > crossover.LEVEL * tok["fp16"]:
-        return ""
-    return (
-        f"\n\nBefore them `products` makes {tok['fp16']:,.0f} tok/s in FP16 and {tok['int4_g128']:,.0f} in "
-        "INT4: there a token does not wait for bytes."
-    )
 
 
 def bytes_and_roofs(lab: Lab, model: Any) -> Any:
@@ -136,88 +114,6 @@ def logit_errors(here: Rows) -> None:
             else ""
         )
     )
-
-
-def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
-    """Show every step's time, rate and share of the roof in `format`, and the other formats folded; the
-    ladders
-    by format.
-    """
-    heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "predicted": "predicted"}
-    heads |= {"reached": "measured ÷ predicted", "share": "% of the roof", "below": "builds on"}
-    heads |= {"gain": "× the step it builds on"}
-    forms = dict.fromkeys(("median_us", "tok_s", "predicted"), "{:,.0f}")
-    forms |= {"share": "{:.0f}", "gain": "{:.2f}", "reached": "{:.2f}"}
-    climbs = {format: ablation.ladder(rows, format) for format in ablation.FORMATS}
-    for each, climb in sorted(climbs.items(), key=lambda pair: pair[0] != format):
-        if len(climb):
-            size = climb.bytes.max() / 1e6
-            caption = f"{ablation.FORMATS[each]}, {size:,.0f} MB a token, {gpu}"
-            climb["reached"] = climb.tok_s / climb.predicted
-            display.table(without_roofs(climb), heads, forms, caption, folded=each != format)
-    few = here[here.usual & (here.steps < here.steps.max())].drop_duplicates(["impl", "steps"])
-    if len(few):
-        words = ", ".join(f"`{row.impl}` {row.steps}" for row in few.itertuples())
-        display.say(f"A generation has {here.steps.max()} tokens; fewer where a few are enough: {words}.")
-    return climbs
-
-
-def largest_step(climbs: dict[str, Any], format: str) -> None:
-    """Say which step brings the most, and which bring nothing."""
-    mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
-    own = mine[mine.kind == "own"].dropna(subset=["gain"])
-    step = own.sort_values("gain").iloc[-1]
-    best = mine[mine.impl.isin(decode.RUNGS)].sort_values("median_us").iloc[0]
-    text = (
-        f"In {ablation.FORMATS[best.format]} the largest step of ours is **`{step.impl}`**: {step.says}; "
-        f"{step.gain:.1f} times the tokens. The fastest way is `{best.impl}` with "
-        f"**{best.tok_s:,.0f} tok/s**, "
-        f"{best.share:.0f}% of the roof. "
-    )
-    ends = [
-        f"{each.loc[best.impl].tok_s:,.0f} tok/s in {ablation.FORMATS[name]}"
-        for name, climb in climbs.items()
-        if name != best.format and best.impl in (each := climb.set_index("impl")).index
-    ]
-    text += f"`{best.impl}` makes {listed(ends)}." if ends else ""
-    display.say(f"{text.strip()}{level_formats(climbs)}")
-
-
-def dead_ends(climbs: dict[str, Any], format: str, rows: Rows) -> None:
-    """List the steps that are slower than those they build on: what each gains in every format, and what is
-    known of why.
-    """
-    mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
-    back = mine[(mine.kind == "own") & (mine.gain < 1 / crossover.LEVEL)]
-    if back.empty:
-        display.say("No step is slower than the one that it builds on.")
-        return
-    long = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & rows.usual & rows.impl.isin(decode.RUNGS)]
-    lines, unknown = [], []
-    for name in back.impl:
-        gains = [
-            f"{each.set_index('impl').gain[name]:.2f} ({ablation.FORMATS[other]})"
-            for other, each in sorted(climbs.items(), key=lambda pair: pair[0] != mine.format.iloc[0])
-            if name in set(each.impl)
-        ]
-        line = f"- `{name}` runs at {listed(gains)} times the speed of the step that it builds on. "
-        tops = long.sort_values("median_us").drop_duplicates(["format", "seq"])
-        at = sorted(tops[(tops.impl == name) & (tops.seq > decode.PROMPT)].seq.unique())
-        if name == "8_tensor_attention" and at:
-            line += f"It is made for long contexts: after {at[-1]:,.0f} tokens it is the fastest rung."
-        else:
-            lost = [other for other, each in climbs.items() if _lost(each, name)]
-            kinds = "" if len(lost) == len(gains) else f" in {listed(ablation.FORMATS[f] for f in lost)}"
-            unknown.append(f"`{name}`{kinds}")
-        lines.append(line.strip())
-    text = "**Not every step is faster:**\n\n" + "\n".join(lines)
-    display.say(text + (f"\n\nWhy {listed(unknown)} lost was not measured." if unknown else ""))
-
-
-def _lost(climb: Rows, name: str) -> bool:
-    """Whether a rung of a format's ladder is slower than the one that it builds on."""
-    gain = climb.set_index("impl").gain.get(name)
-    return gain is not None and gain < 1 / crossover.LEVEL
 
 
 def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> dict[str, Any]:

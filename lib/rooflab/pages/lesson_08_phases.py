@@ -5,8 +5,6 @@ from __future__ import annotations
 from rooflab.analysis import ablation
 from rooflab.lab import Lab
 from rooflab.pages import Rows
-from rooflab.pages.lesson_08_predictions import predictions as predictions
-from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
 from rooflab.studies import decode
 from rooflab.view import display, plot
 

@@ -1,4 +1,4 @@
-"""What lesson 08's page shows of its predictions: every step's, whether they held, where the law errs."""
+"""What lesson 08's page shows of its predictions: whether they held, and where the law errs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,11 @@ from rooflab.view import display
 from rooflab.words import listed
 
 
-def predictions(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
-    """Show the tokens a second predicted for every step, folded; all rows, the GPU, those of its model."""
+def measured(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
+    """All rows of decoding, the GPU, and the rows of the page's model, one sequence, the short prompt."""
     rows = ablation.named(lab.measure("decode", cases))
-    gpu = lab.run.gpu
     here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT)]
-    predicted = here[here.usual].assign(tok=1e6 / here.predicted_us)
-    wide = predicted.pivot_table("tok", "impl", "format", sort=False)
-    wide = wide.reindex([w for w in ablation.WAYS if w in wide.index]).reset_index()
-    heads = {"impl": "step"} | {f: n for f, n in ablation.FORMATS.items() if f in wide}
-    caption = "Predicted for every step and format, tok/s"
-    display.table(wide, heads, dict.fromkeys(ablation.FORMATS, "{:,.0f}"), caption, folded=True)
-    return rows, gpu, here
+    return rows, lab.run.gpu, here
 
 
 def predictions_held(climbs: dict[str, Any], format: str) -> None:
@@ -39,7 +32,7 @@ def predictions_held(climbs: dict[str, Any], format: str) -> None:
         text += f"- `{fused.impl}`: predicted {fused.predicted:,.0f} tok/s, measured {fused.tok_s:,.0f}, "
         text += f"{fused.tok_s / fused.predicted:.2f} of it. {held(fused.off)}"
         text += " A phase takes longer than its product: see below.\n" if fused.off > NEAR else "\n"
-    by_roof = mine[_is_roof(mine)]
+    by_roof = mine[carries_roof(mine)]
     if len(by_roof):
         best = by_roof.sort_values("tok_s").iloc[-1]
         names = listed(f"`{each}`" for each in by_roof.impl)
@@ -113,7 +106,7 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, float, R
     return last, fixed, table
 
 
-def _is_roof(climb: Rows) -> Rows:
+def carries_roof(climb: Rows) -> Rows:
     """Which rows of a ladder carry the roof in the place of a prediction."""
     return (climb.tok_s / climb.predicted - climb.share / 100).abs() < 0.005
 
@@ -121,7 +114,7 @@ def _is_roof(climb: Rows) -> Rows:
 def without_roofs(climb: Rows) -> Rows:
     """A ladder with `predicted` and `reached` empty where a row carries the roof."""
     shown = climb.copy()
-    shown.loc[_is_roof(climb), ["predicted", "reached"]] = float("nan")
+    shown.loc[carries_roof(climb), ["predicted", "reached"]] = float("nan")
     return shown
 
 

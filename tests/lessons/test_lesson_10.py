@@ -13,6 +13,7 @@ from rooflab.pages import (
     lesson_10c,
     lesson_10c_layers,
     lesson_10c_memory,
+    lesson_10c_overlap,
 )
 from rooflab.studies import links, split
 
@@ -158,6 +159,20 @@ def test_a_fused_ways_changes_are_not_told_apart_beyond_what_was_measured(split_
     told.clear()
     lesson_10c_layers.excess(level, "NVIDIA H200")
     assert not any("Worked out" in text for text in told)
+
+
+def test_overlap_is_named_first_and_drawn_where_it_was_timed(pair, split_rows, monkeypatch):
+    answer = lesson_10c.opening(split_rows, pair)[0]
+    assert "Most of the gain over lesson 10b's sums comes from overlap" in answer and "hides 11.2" in answer
+    shown, told = [], []
+    monkeypatch.setattr(lesson_10c_overlap.diagram.Drawing, "show", lambda drawing: shown.append(drawing))
+    monkeypatch.setattr(lesson_10c_overlap.display, "say", told.append)
+    lesson_10c_overlap.timeline(split_rows, "NVIDIA H200")
+    assert shown[0].title == "One layer over time, qwen2.5-1.5b in FP16 on two NVIDIA H200s" and not told
+    whole = split_rows[split_rows["impl"] != split.FUSED_PLAIN]
+    lesson_10c_overlap.timeline(whole, "NVIDIA H200")
+    assert shown[1].title == "What a layer launches on each GPU" and "was not timed" in told[0]
+    assert "overlap" not in lesson_10c.opening(whole, pair)[0]
 
 
 def test_gains_of_another_recording_are_set_apart_where_one_gpus_times_differ(pair, monkeypatch):

@@ -117,6 +117,9 @@ def all_of(here):
         "split layer": diagram.split_layer(),
         "launches of a layer": diagram.launches_of_a_layer(),
         "dependent launch": diagram.dependent_launch(),
+        "launches over time": diagram.launches_over_time(
+            36.0, 24.8, {"qkv": 2.0, "out": 1.0}, 1.3, "a model"
+        ),
         "shots": diagram.shots(),
         "capture": diagram.capture(lesson_05c.timed_chain(here)),
         "barriers": diagram.barriers_met(),
@@ -799,6 +802,20 @@ def test_launches_of_a_layer_are_those_of_the_engines_source():
     assert handovers.launches(layers, inside=True) == [
         ("all_reduce + norm", True), ("down", False), ("silu_mul", False),
     ]  # fmt: skip
+
+
+def test_launches_over_time_are_as_long_as_measured():
+    """Whatever is drawn in a row, its parts are the measured times; without overlap there is no drawing."""
+    weights = {"qkv": 2.0, "out": 1.0, "gate_up": 6.0, "down": 3.0}
+    for plain, dependent in ((36.0, 24.8), (80.0, 79.0), (9.0, 3.0)):
+        parts = handovers._drawn_parts(plain, dependent, weights, 1.3)
+        assert sum(sum(each[1:]) for each in parts) == pytest.approx(plain)
+        assert sum(each[3] for each in parts) == pytest.approx(dependent)
+        assert all(min(each[1:]) >= -1e-9 for each in parts)
+        says = diagram.launches_over_time(plain, dependent, weights, 1.3, "x").says
+        assert f"hides {plain - dependent:.1f} µs" in says
+    with pytest.raises(UsageError, match="take longer"):
+        diagram.launches_over_time(20.0, 24.8, weights, 1.3, "x")
 
 
 def test_another_quant_or_constant_is_another_fp16_number(tmp_path):

@@ -12,7 +12,7 @@ from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import NEAR, SOURCES, Opening, Rows, lesson_10, lesson_10b, one_line, spread
 from rooflab.studies import links, split
-from rooflab.view import display, explorer, plot
+from rooflab.view import display, plot
 from rooflab.view.diagram import handovers
 from rooflab.words import FORMATS, listed
 
@@ -66,19 +66,49 @@ def opening(rows: Rows, here: Lab) -> Opening:
     large, least = (fused.loc[at(fused["gain"])] for at in (pd.Series.idxmax, pd.Series.idxmin))
     answer = (
         f"Of {large['title']} two {gpu}s make {large['tok_s']:,.0f} tokens a second where one makes "
-        f"{by.loc[large['title'], links.ALONE]['tok_s']:,.0f}, {large['gain']:.2f} times as many, by "
-        f"“{WAYS[split.FUSED]}”: sums inside norms, launches that overlap, and the output head split in two"
+        f"{by.loc[large['title'], links.ALONE]['tok_s']:,.0f}, {large['gain']:.2f} times as many."
+        f"{_main(rows)}"
     )
     if len(fused) > 1:
-        answer += f". {least['title']} gains least, {least['gain']:.2f} times"
-    answer += "."
+        answer += f" {least['title']} gains least, {least['gain']:.2f} times."
     able = (
+        "say what a launch that overlaps the one before it hides, and measure it",
         "move a sum over GPUs into the kernel that needs it, and count the launches that this spares",
         "bound a token and a prompt on several GPUs by bytes, FLOPs and sums, and say what is left out",
         "say how many GPUs a model needs for its weights and KV cache",
     )
     fig, caption = _chart(found, gpu)
     return answer, able, (fig, f"{caption} {lesson_10b.other_gains(here)}".rstrip())
+
+
+def a_layer(rows: Rows) -> Rows:
+    """By model in words: model, and microseconds a layer, the output head shared among layers, with sums by
+    our kernel (`separate`), the fused way by plain launches (`plain`) and as it is (`fused`); NaN if not
+    timed.
+    """
+    found = tokens(rows)
+    us = found.pivot_table("median_us", "title", "impl", sort=False)
+    model = found.drop_duplicates("title").set_index("title")["model"].reindex(us.index)
+    layers = np.array([model_shapes.get(str(name)).layers for name in model])
+    names = {"separate": split.SEPARATE, "plain": split.FUSED_PLAIN, "fused": split.FUSED}
+    table = {name: us[impl] / layers if impl in us else np.nan for name, impl in names.items()}
+    return pd.DataFrame({"model": model} | table)
+
+
+def _main(rows: Rows) -> str:
+    """What overlap saves a layer, and whether it is most of what the fused way saves."""
+    table = a_layer(rows)
+    hidden = (table["plain"] - table["fused"]).dropna()
+    if hidden.empty or hidden.min() <= 0:
+        return ""
+    saved = (table["separate"] - table["fused"]).reindex(hidden.index)
+    gains = saved[saved > 0]
+    most = len(gains) and (hidden[gains.index] > gains / 2).all()
+    text = " Most of the gain over lesson 10b's sums comes from overlap" if most else " Launches overlap"
+    return (
+        f"{text}: while a kernel works, or a sum crosses the link, the next kernel starts and fetches its "
+        f"weights. That hides {hidden.min():.1f} to {hidden.max():.1f} µs of a layer."
+    )
 
 
 def _alone(found: Rows) -> set[str]:
@@ -175,7 +205,8 @@ def predicted(rows: Rows) -> None:
     columns |= {"said": "Times one GPU's speed", "least": "With no launch hidden"}
     forms = {"title": "", **dict.fromkeys(list(columns)[1:], "{:,.0f}")}
     forms |= dict.fromkeys(("said", "least"), "{:.2f}")
-    display.table(pd.DataFrame(lines), columns, forms, "Bounds of a token, before anything was measured")
+    caption = "Bounds of a token, before anything was measured"
+    display.table(pd.DataFrame(lines), columns, forms, caption, folded=True)
 
 
 def _left_out(found: Rows) -> str:
@@ -400,17 +431,3 @@ def _both_late(over: list[list[float]]) -> str:
     alike = all(1 / NEAR < one / two < NEAR for one, two in over)
     late = min(map(min, over)) > NEAR
     return text + (": the ratio of the times is predicted, the times are not." if alike and late else ".")
-
-
-def explored(rows: Rows, here: Lab) -> explorer.Explorer:
-    """The explorer of a hand-over alone, by the numbers in a row."""
-    found = rows[rows["operator"] == split.FUSED]
-    return explorer.Explorer(
-        "handovers",
-        found.assign(way=found["impl"].map(HANDOVERS)),
-        y="median_us",
-        controls={"way": "By"},
-        title=f"A sum and a norm over two {here.run['gpu']}s",
-        labels={"median_us": "µs", "n": "Numbers in a row"},
-        start={"way": HANDOVERS["1_pdl"]},
-    )

@@ -26,7 +26,7 @@ from rooflab.view.diagram.exchange import block_sum
 from rooflab.view.diagram.full_and_empty import ring
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
-from rooflab.view.diagram.handovers import dependent_launch, launches_of_a_layer
+from rooflab.view.diagram.handovers import dependent_launch, launches_of_a_layer, launches_over_time
 from rooflab.view.diagram.in_flight import Held, bytes_held
 from rooflab.view.diagram.in_turns import in_turns
 from rooflab.view.diagram.issue import issue_slots
@@ -117,6 +117,7 @@ __all__ = [
     "lanes_store",
     "launch",
     "launches_of_a_layer",
+    "launches_over_time",
     "layer",
     "layer_by_rule",
     "loads_in_flight",

@@ -1,5 +1,5 @@
 """What a split decoder launches for a layer, with sums as kernels of their own and with sums in the norms,
-read off the code that launches it; and when a dependent launch begins.
+read off the code that launches it; when a dependent launch begins, and what that hides of a layer.
 """
 
 from __future__ import annotations
@@ -7,17 +7,19 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from rooflab.engine.batch import Batch
 from rooflab.engine.shared_chain import SharedChain
 from rooflab.engine.split import SUMMED
+from rooflab.errors import UsageError
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, SKY, Canvas, Drawing, single
 from rooflab.words import counted
 
 _THEN = {"ROPE": " + rope", "GATE": " + silu_mul"}  # what a product does with its sums, beside storing them
+_OTHER = 2.0  # microseconds that a launch beside the products is drawn
 _KERNELS = ("rmsnorm", "norm", "few", "product", "rope", "attention", "decode_attention", "silu_mul")
 
 
@@ -119,3 +121,76 @@ def dependent_launch() -> Drawing:
     says = "Kernel 2 begins after kernel 1 has ended, loads its first weights and multiplies. As a dependent "
     says += "launch it loads its first weights while kernel 1 still runs, so it ends earlier. Not to scale."
     return single("2_pdl: a launch begins before the one before it ends", says, canvas)
+
+
+def _drawn_parts(
+    plain: float, dependent: float, weights: Mapping[str, float], launch: float
+) -> list[tuple[Launch, float, float, float]]:
+    """Of each launch of a layer with sums in the norms: the launch itself, the fetching of its first weights,
+    and its work, in microseconds; so that with all of it in a row the layer takes `plain`, and with the work
+    alone `dependent`. What is work goes to products by their `weights`, the rest by `_OTHER` each.
+    """
+    row = by_way()["sums in the norms, dependent launches"]
+    shares = [weights.get(one.name.partition(" + ")[0], 0.0) for one in row]
+    products, whole = sum(share > 0 for share in shares), sum(shares)
+    if not products or not 0 < dependent < plain:
+        raise UsageError("Launches over time are drawn of products, by plain launches that take longer.")
+    begins = min(launch, (plain - dependent) / len(row))
+    fetches = (plain - dependent - begins * len(row)) / products
+    other = min(_OTHER, dependent / (2 * len(row)))
+    left = dependent - other * (len(row) - products)
+    return [
+        (one, begins, fetches if share else 0.0, left * share / whole if share else other)
+        for one, share in zip(row, shares, strict=True)
+    ]
+
+
+def launches_over_time(
+    plain: float, dependent: float, weights: Mapping[str, float], launch: float, whose: str
+) -> Drawing:
+    """A layer by plain launches and by dependent ones, over time: both rows as long as measured (µs), what is
+    in them by what launches are charged and by the `weights` of products.
+    """
+    parts, canvas, left = _drawn_parts(plain, dependent, weights, launch), Canvas(), 14.0
+    unit, y, ends = (svg.WIDTH - left - 8) / plain, 0.0, []
+    for name, us in (("plain launches", plain), ("dependent launches", dependent)):
+        overlaps, at = us == dependent, left
+        canvas.text(0, y + 12, f"{name.capitalize()}: {us:.1f} µs a layer", bold=True)
+        for k, (one, begins, fetches, works) in enumerate(parts):
+            lane = y + 20 + (26 * (k % 3) if overlaps else 0)
+            start = at - (begins + fetches) * unit if overlaps else at
+            for wide, fill in ((begins, svg.NONE), (fetches, AMBER)):
+                if wide:
+                    canvas.rect(start, lane, wide * unit, 24, fill)
+                start += wide * unit
+            canvas.cell(start, lane, works * unit, 24, str(k + 1), svg.PALE if one.sums else SKY)
+            at = start + works * unit
+        high = 76.0 if overlaps else 24.0
+        ends.append((at, y + 18, y + 22 + high))
+        y += high + 34
+    for at, top, bottom in ends:
+        canvas.line([(at, top), (at, bottom)], 1.2, dashed=True)
+    canvas.text(ends[1][0] + 8, ends[1][1] + 34, f"{plain - dependent:.1f} µs hidden", svg.SMALL)
+    x = 0.0
+    fills = {svg.NONE: "launch", AMBER: "fetches first weights", SKY: "works", svg.PALE: "sums over the link"}
+    for fill, words in fills.items():
+        canvas.cell(x, y, 14, 12, "", fill)
+        canvas.text(x + 19, y + 10, words, svg.SMALL)
+        x += svg.wide(words, svg.SMALL) + 44
+    names = [f"{k} {one.name}" for k, (one, *_) in enumerate(parts, 1)]
+    half = (len(names) + 1) // 2
+    for k, line in enumerate((names[:half], names[half:])):
+        canvas.text(0, y + 32 + 15 * k, ", ".join(line), svg.SMALL)
+    notes = (
+        "Measured: how long each row is. Schematic: what is in it. A launch is drawn as charged, products by",
+        "their weights; amber is what overlap has to hide beside launches for the rows to come out.",
+    )
+    for k, note in enumerate(notes):
+        canvas.text(0, y + 68 + 15 * k, note, svg.SMALL)
+    says = (
+        f"{whose}. Plain launches take {plain:.1f} µs a layer: each begins when the one before has ended. "
+        f"Dependent launches take {dependent:.1f}: each begins, and fetches its first weights, while the "
+        f"one before still works, which hides {plain - dependent:.1f} µs. {', '.join(names)}. Only the "
+        "lengths of the rows are measured."
+    )
+    return single(f"One layer over time, {whose}", says, canvas)

@@ -138,9 +138,11 @@ def crossovers_right(right: list[Any], kinds: list[Any]) -> Rows:
     turns = f"on {cross.sum()} of {len(cross)} that cross" if len(cross) else ""
     parts = " and ".join(filter(None, (stays, turns)))
     left = right.count(None)
-    parts += f". {left} are level or have no order, and are not judged" if parts and left else ""
+    rest = f" {left} are level or have no order, and are not judged." if left else ""
     display.say(
-        f"The tuned law is right {parts}." if parts else "No pair was recorded that the law could predict."
+        f"**The tuned law is right {parts}.**{rest}"
+        if parts
+        else "No pair was recorded that the law could predict."
     )
     return cross
 

@@ -370,8 +370,8 @@ def test_what_sharing_is_worth_is_said_by_the_times(h200, monkeypatch):
     wide.attrs |= {"shape": study.SHAPES[-1], "read_roof": 4700.0}
     lesson_04c_rungs.read_once_explained(wide, rungs, 132, 1.98)
     assert "At 8 tokens sharing the weights is 2.0 times as fast: 320 µs become 160." in shown[0]
-    assert "and 18.3 µs more for each further one up to 8" in shown[0]
-    assert "7.0 µs on all CUDA cores" in shown[0] and "The other 9.3 µs are not explained" in shown[0]
+    assert "each token after 2 tokens costs rung 6 another 18.3 µs" in shown[0]
+    assert "7.0 µs on all CUDA cores" in shown[0] and "the other 9.3 µs are not explained" in shown[0]
     assert "tensor cores are 5.0 times as fast again" in shown[0]
     lesson_04c_rungs.read_once_explained(wide[[rungs[4].name]], rungs, 132, 1.98)
     assert len(shown) == 1, "rung 6 was not timed"
@@ -384,9 +384,9 @@ def test_work_that_grows_is_named_by_the_counters():
     most["issue slots"] = [14.0, 19.0, 21.5]
     text = lesson_04c_measured._grown(most, 32)
     assert "the work that grows is that of the tensor cores and the issue slots, not memory's" in text
-    assert "none is busy all the time. The sum of the three is 64.5 µs" in text
-    assert "the folded table says" not in text
-    assert "the folded table says" in lesson_04c_measured._grown(most.assign(waits="memory"), 32)
+    assert "none is busy all the time. Perhaps they overlap only in part (their sum is 64.5 µs)" in text
+    assert lesson_04c_measured._waits_do_not_tell(most, 32) == ""
+    assert "tells neither way" in lesson_04c_measured._waits_do_not_tell(most.assign(waits="memory"), 32)
     assert "so it limits: memory" in lesson_04c_measured._grown(most.assign(memory=42.0), 32)
     assert "So the work" not in lesson_04c_measured._grown(most[:2].assign(**{"issue slots": 14.0}), 32)
     assert lesson_04c_measured._grown(most[:1], 32) == ""

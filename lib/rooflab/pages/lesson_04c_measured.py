@@ -323,10 +323,10 @@ def _grown(most: Rows, free: int) -> str:
         return ""
     a, b = early.iloc[0], early.iloc[-1]
     last = int(b["batch"])
-    units = [f"{_the(unit)} for {a[unit]:.1f} and then {b[unit]:.1f} µs" for unit in _UNITS]
+    units = [f"from {a[unit]:.1f} to {b[unit]:.1f} for {_the(unit)}" for unit in _UNITS]
     grown = [unit for unit in _UNITS if b[unit] > 1.1 * a[unit]]
     text = f"From {int(a['batch'])} to {last} tokens the kernel's time under Nsight Compute goes from "
-    text += f"{a['us']:.1f} to {b['us']:.1f} µs. It keeps busy {listed(units)}. "
+    text += f"{a['us']:.1f} to {b['us']:.1f} µs. Busy times go {listed(units)}. "
     if grown:
         text += f"**So the work that grows is that of {listed(map(_the, grown))}"
         text += ", not memory's.** " if "memory" not in grown else ".** "

@@ -95,7 +95,7 @@ def _verdict(table: Rows, warps: float, count: int, gpu: str) -> str:
     text = f"**The {gpu} reads {mine['rate'] / there['rate']:.1f} times as fast as the laptop, and issues "
     text += f"{mine['slots'] / there['slots']:.1f} times as fast.** On the laptop reading the INT4 weights "
     text += f"takes {there['read']:.1f} µs at the least, issuing {there['issue']:.1f}"
-    text += ": fewer bytes save time. " if longer else ". "
+    text += ": so fewer bytes can save time. " if longer else ". "
     if mine["read"] >= mine["issue"]:
         text += f"**On the {gpu}{', too,' * bool(longer)} reading takes longer.**"
         same = 0.8 < mine["gain"] / there["gain"] < 1.25

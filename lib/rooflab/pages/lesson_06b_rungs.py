@@ -90,7 +90,7 @@ def _rate_said(every: Rows, width: int, first: str | None, second: str) -> str:
 
 def worth(every: Rows, gpu: str, width: int, first: str | None, second: str) -> None:
     """Say what a rung reaches, at the first chart's shape where it does that, beside an earlier rung."""
-    said = _rate_said(every, width, first, second) or "not recorded on a shape of the first chart"
+    said = _rate_said(every, width, first, second) or "not recorded with the heads of the first chart"
     display.say(f"*Rung {second.partition('_')[0]} on the {gpu}*, {said}.")
 
 

@@ -253,7 +253,7 @@ def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str, columns: 
     display.table(pd.DataFrame(table, columns=list(names)), names, {}, title, folded=True)
     scaled, why = _what_is_scaled(columns)
     display.say(
-        "**Whether x is shared**: x grows with the tokens, weights do not; but blocks that "
+        "Sharing x pays with more tokens, because x grows with them and the weights do not. But blocks that "
         "share it have more rows, so a small matrix gives few blocks to the SMs."
     )
     display.fold_parts("What is scaled: weights or sums", [scaled[0].upper() + scaled[1:], why])

@@ -370,8 +370,8 @@ def test_what_sharing_is_worth_is_said_by_the_times(h200, monkeypatch):
     wide.attrs |= {"shape": study.SHAPES[-1], "read_roof": 4700.0}
     lesson_04c_rungs.read_once_explained(wide, rungs, 132, 1.98)
     assert "At 8 tokens sharing the weights is 2.0 times as fast: 320 µs become 160." in shown[0]
-    assert "and 18.3 µs more for each further one up to 8" in shown[0]
-    assert "7.0 µs on all CUDA cores" in shown[0] and "The other 9.3 µs are not explained" in shown[0]
+    assert "each token after 2 tokens costs rung 6 another 18.3 µs" in shown[0]
+    assert "7.0 µs on all CUDA cores" in shown[0] and "the other 9.3 µs are not explained" in shown[0]
     assert "tensor cores are 5.0 times as fast again" in shown[0]
     lesson_04c_rungs.read_once_explained(wide[[rungs[4].name]], rungs, 132, 1.98)
     assert len(shown) == 1, "rung 6 was not timed"
@@ -384,9 +384,9 @@ def test_work_that_grows_is_named_by_the_counters():
     most["issue slots"] = [14.0, 19.0, 21.5]
     text = lesson_04c_measured._grown(most, 32)
     assert "the work that grows is that of the tensor cores and the issue slots, not memory's" in text
-    assert "none is busy all the time. The sum of the three is 64.5 µs" in text
-    assert "the folded table says" not in text
-    assert "the folded table says" in lesson_04c_measured._grown(most.assign(waits="memory"), 32)
+    assert "none is busy all the time. Perhaps they overlap only in part (their sum is 64.5 µs)" in text
+    assert lesson_04c_measured._waits_do_not_tell(most, 32) == ""
+    assert "tells neither way" in lesson_04c_measured._waits_do_not_tell(most.assign(waits="memory"), 32)
     assert "so it limits: memory" in lesson_04c_measured._grown(most.assign(memory=42.0), 32)
     assert "So the work" not in lesson_04c_measured._grown(most[:2].assign(**{"issue slots": 14.0}), 32)
     assert lesson_04c_measured._grown(most[:1], 32) == ""
@@ -449,13 +449,14 @@ def test_the_laptop_s_record_is_open_where_so_many_kernels_would_win():
     rows = theirs.set_index("batch").assign(alone=[30.0, 60.0, 240.0])
     told = lesson_04d_laptop.unknown(theirs, fast, rows.assign(small=[81, 160, 600]))
     assert "2 of them take 60 µs and beat FP16's 90; the loop's other 90 µs make it lose" in told
-    assert "hardly reading: the smaller matrix takes 160 µs" in told and "scatter" not in told
     assert "From 8 tokens on so many kernels alone would lose" in told
-    told = lesson_04d_laptop.unknown(theirs, fast, rows.assign(small=[160, 50, 600]))
+    told = lesson_04d_laptop.in_doubt(theirs, fast, rows.assign(small=[81, 160, 600]))
+    assert "hardly reading: the smaller matrix takes 160 µs" in told and "scatter" not in told
+    told = lesson_04d_laptop.in_doubt(theirs, fast, rows.assign(small=[160, 50, 600]))
     assert "hardly" not in told and "one token takes 160 µs on the smaller matrix, 80 on the larger" in told
     assert "lose, too" in lesson_04d_laptop.unknown(theirs, slow, rows)
     assert "profiled time may be too long" not in told
-    told = lesson_04d_laptop.unknown(theirs, fast, rows.assign(small=160, alone=[30.0, 60.0, 720.0]))
+    told = lesson_04d_laptop.in_doubt(theirs, fast, rows.assign(small=160, alone=[30.0, 60.0, 720.0]))
     assert "At 8 tokens the loop takes less than so many profiled kernels" in told
 
 
@@ -494,8 +495,10 @@ def test_a_gain_over_a_slow_baseline_is_named():
 def test_fewer_bytes_save_time_only_where_reading_takes_longer_than_issuing():
     table = pd.DataFrame({"issue": [20.0, 6.0], "read": [28.0, 1.5], "halves": [108.0, 5.9]})
     table["fused"], table["fp16"], table["gain"] = [32.0, 11.5], [112.0, 10.1], [3.5, 0.9]
+    table["rate"], table["slots"] = [256.0, 4700.0], [310.0, 1045.0]
     text = lesson_04d_limits._verdict(table, 1e6, 32 * 10**5, "GPU")
     assert "issuing takes 4.0 times as long as reading" in text and "spends 10.0 instructions" in text
+    assert "reads 18.4 times as fast as the laptop, and issues 3.4 times" in text
     assert "what INT4 saves in bytes, it spends" in text and "at least 1.7 times their least" in text
     text = lesson_04d_limits._verdict(table.assign(halves=50.0, fp16=50.0), 1e6, 10**6, "GPU")
     assert "it spends on" not in text and "their least" not in text

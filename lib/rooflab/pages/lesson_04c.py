@@ -25,12 +25,10 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     us = ours.set_index("batch")["median_us"]
     gain = (theirs.drop_duplicates("batch").set_index("batch")["median_us"] / us).dropna()
     last, gpu = us.index[-1], here.run["gpu"]
-    picked = [str(ours["impl"].iloc[at]).partition("_")[0] for at in (0, -1)]
     answer = f"For {drawn[0]:,} × {drawn[1]:,} weights on the {gpu}, read once for all tokens, {last} tokens "
     answer += f"take {us[last] / us.iloc[0]:.1f} times as long as {us.index[0]}"
-    if picked[0] != picked[1]:
-        answer += f", with the kernel that suits each (rung {picked[0]} at {us.index[0]}, rung {picked[1]} "
-        answer += f"at {last})"
+    if ours["impl"].iloc[0] != ours["impl"].iloc[-1]:
+        answer += ", each with the kernel that suits it"
     if len(gain):
         answer += f". There INT4 is {_fast(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
         answer += f"{_fast(gain.iloc[-1])} at {gain.index[-1]}"

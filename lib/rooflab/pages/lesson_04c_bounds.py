@@ -90,7 +90,7 @@ def bounds_by_batch(
     said = f"{title}, by the roofs measured on {gpu}: flat where the bytes take longer, rising where the "
     plot.show(fig, said + "operations do. A dot marks the number of tokens at which both are equal.")
     names = {"batch": "Batch", "math": "Operations (µs)"}
-    names |= {"ours": "INT4 (µs)", "fp16": "FP16 (µs)", "gain": "Ratio of bounds"}
+    names |= {"ours": "INT4 (µs)", "fp16": "FP16 (µs)", "gain": "FP16 ÷ INT4"}
     some = [b for b in batches if b.bit_count() == 1]  # powers of two
     table = pd.DataFrame({"batch": some})
     table["math"] = [roofline.gemm_flops(b, *drawn) / peak / 1e6 if peak else None for b in some]
@@ -129,10 +129,7 @@ def crossings(read_roof: float, peak: float | None, shapes: Sequence[tuple[int, 
         text += "of a shape are equal. "
     else:
         text += "With x and y there is no such number for some shapes: their bytes always take longer. "
-    display.say(
-        f"{text}The **ratio of the bounds** is INT4's gain where both kernels are "
-        "equally far from their bounds; where FP16's is further off, the gain is larger."
-    )
+    display.say(text.strip())
 
 
 def free_tokens(table: Rows) -> None:

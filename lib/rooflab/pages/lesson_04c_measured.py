@@ -198,7 +198,7 @@ def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free
     )
     said += "the kernel's time under it (dashed). Issue slots: the schedulers of an SM issue an instruction. "
     plot.show(fig, f"{said}Tensor cores multiply all columns of a build, empty ones too.")
-    for line in (_grown(most, free), _stepped(most, step), _by_column(most)):
+    for line in (_grown(most, free), _stepped(most, step)):
         if line:
             display.say(line)
     names = {"shape": "n × k", "batch": "Tokens", "us": "Time (µs)", "dram_pct": "DRAM busy %"}
@@ -208,7 +208,9 @@ def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free
         "us": "{:.1f}",
         "each": "{:.1f}",
     }
-    display.table(seen, names, forms, "Every shape that was counted", folded=True)
+    notes = [line for line in (_by_column(most), _waits_do_not_tell(most, free)) if line]
+    title = "Every shape that was counted, and what else the counters say"
+    display.fold_parts(title, [*notes, (seen, names, forms)])
     return most
 
 
@@ -238,7 +240,8 @@ def against_peers(rows: Rows, shapes: list[Any], some: list[Any]) -> None:
     few = {name: n for name, n in seen.items() if n < len(ahead)}
     text = "Against other INT4 kernels: ours is faster than "
     text += f"{listed([name for name in seen if name not in few]) or 'any peer'} at {(ahead > 1).sum()} of "
-    text += f"{len(ahead)} points, at {ahead.min():.2f} to {ahead.max():.2f} times the speed of the fastest."
+    text += f"{len(ahead)} points (a shape at a number of tokens), at "
+    text += f"{ahead.min():.2f} to {ahead.max():.2f} times the speed of the fastest."
     display.say(text)
     title = "How many times as fast as the fastest peer"
     display.table(table, names, {}, title, True)
@@ -320,10 +323,10 @@ def _grown(most: Rows, free: int) -> str:
         return ""
     a, b = early.iloc[0], early.iloc[-1]
     last = int(b["batch"])
-    units = [f"{_the(unit)} for {a[unit]:.1f} and {b[unit]:.1f}" for unit in _UNITS]
+    units = [f"from {a[unit]:.1f} to {b[unit]:.1f} for {_the(unit)}" for unit in _UNITS]
     grown = [unit for unit in _UNITS if b[unit] > 1.1 * a[unit]]
     text = f"From {int(a['batch'])} to {last} tokens the kernel's time under Nsight Compute goes from "
-    text += f"{a['us']:.1f} to {b['us']:.1f} µs. Busy are {listed(units)}. "
+    text += f"{a['us']:.1f} to {b['us']:.1f} µs. Busy times go {listed(units)}. "
     if grown:
         text += f"**So the work that grows is that of {listed(map(_the, grown))}"
         text += ", not memory's.** " if "memory" not in grown else ".** "
@@ -332,17 +335,22 @@ def _grown(most: Rows, free: int) -> str:
         return f"{text}At {last} tokens one is busy nearly all the time, so it limits: {busy.idxmax()}."
     text += f"At {last} tokens none is busy all the time"
     if busy.sum() > b["us"]:
-        text += (
-            f". The sum of the three is {busy.sum():.1f} µs: they overlap, but perhaps not wholly, and then "
-        )
-        text += "work added to one adds time. **The counters allow this reason, no more**"
-    if "memory" not in grown and b.get("waits") == "memory":
-        text += (
-            ". (What a warp waits for most, as the folded table says, tells neither way: data can be on the "
-        )
-        text += "way while DRAM has time to spare, and DRAM can be busy while warps wait for results.)"
-        return text
+        text += f". Perhaps they overlap only in part (their sum is {busy.sum():.1f} µs), so that work added "
+        text += "to one adds time: **the counters allow this reason, they do not prove it**"
     return f"{text}."
+
+
+def _waits_do_not_tell(most: Rows, free: int) -> str:
+    """That warps wait for memory though its work does not grow, where the counters say so."""
+    early = most[most["batch"] <= free]
+    if len(early) < 2 or early.iloc[-1].get("waits") != "memory":
+        return ""
+    if early["memory"].iloc[-1] > 1.1 * early["memory"].iloc[0]:
+        return ""
+    return (
+        "Warps wait for memory most, though its work does not grow. That tells neither way: data can be on "
+        "the way while DRAM has time to spare, and DRAM can be busy while warps wait for results."
+    )
 
 
 def _stepped(most: Rows, step: Step | None) -> str:
@@ -394,7 +402,7 @@ def open_questions(here: Lab, drawn: Any, step: Step | None, most: Rows) -> None
     tiled = any(case.impl.startswith("12_") and case.batch > _COUNTED[-1] for case in here.cases("int4"))
     why = "rung 13 was timed as a whole" if tiled else "rung 12 was not timed at so many tokens"
     lines.append(f"What stream-K and rung 13's other changes bring over rung 12: {why}.")
-    display.say("The record leaves open:\n\n" + "\n".join(f"- {line}" for line in lines))
+    display.fold_items("What the record leaves open", lines)
 
 
 def differ(here: Lab, drawn: Any, step: Step) -> str:

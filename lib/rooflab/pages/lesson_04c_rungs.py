@@ -77,22 +77,21 @@ def read_once_explained(wide: Rows, rungs: Any, sms: int, ghz: float) -> None:
     shared = display.speed(each[last] / once[last])
     text = f"**At {last} tokens sharing the weights is {shared}: {each[last]:.0f} µs "
     text += f"become {once[last]:.0f}.** "
-    over = once[first] / wide["least"][first]
-    text += f"Even so, rung 6 takes {over:.1f} times the bound at {counted(first, 'token')}"
     if len(us) > 1:
         n, k = wide.attrs["shape"]
         more, adds = a_further_token(wide, rungs), n * k / (sms * 128 * ghz * 1e3)
-        text += f", and {more:.1f} µs more for each further one up to {last}. Its multiply-adds take "
+        text += f"Even so, each token after {counted(first, 'token')} costs rung 6 another {more:.1f} µs. "
         rows = rungs[5].defines["ROWS"]
         least = adds * (1 + 1 / rows + 1 / (8 * rows))
-        text += f"{adds:.1f} µs on all CUDA cores; with the listing's conversions of x to FP32, once for "
-        text += f"{rows} rows, and its loads, {least:.1f}"
+        text += f"Its multiply-adds take {adds:.1f} µs on all CUDA cores, with conversions and loads of x "
+        text += f"{least:.1f}"
         if more > 1.2 * least:
-            text += f". **The other {more - least:.1f} µs are not explained here**"
+            text += f"; the other {more - least:.1f} µs are not explained here"
+        text += ". "
     ours = wide["ours"].get(last)
     if ours == ours:
-        text += f". **At {last} tokens tensor cores are {display.speed(once[last] / ours)} again**"
-    display.say(f"{text}.")
+        text += f"**At {last} tokens tensor cores are {display.speed(once[last] / ours)} again.**"
+    display.say(text.strip())
 
 
 def a_further_token(wide: Rows, rungs: Any) -> float:
@@ -160,8 +159,7 @@ def _compared(whole: Rows) -> str:
     return (
         f"**At {counted(most, 'token')} rung 11 runs at {total[most]:.2f} times the speed of rung 9: "
         f"{wgmma[most]:.2f} by rung 10 × {tma[most]:.2f} by rung 11.** Each rung changes more than one "
-        "thing, so a factor is the rung's, not that of `wgmma` or the TMA alone. The drawings of who "
-        "waits give every step one length, so their steps do not give these factors."
+        "thing, so a factor is the rung's, not that of `wgmma` or the TMA alone."
     )
 
 
@@ -173,7 +171,7 @@ def _behind(whole: Rows) -> str:
     return (
         f"**At {listed(slow)} {'token' if slow == [1] else 'tokens'} rung 10 is slower than rung 9.** It "
         f"always scales every weight; up to {SUMS_SCALED} tokens rungs 9 and 11 scale only the sums "
-        "(*what is scaled*, below)."
+        "(*What is scaled*, folded below)."
     )
 
 
@@ -251,14 +249,14 @@ def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str, columns: 
         table.append((str(rung), span, f"{len(at)} of {len(cells)}", *_DOES.get(rung, ("", "", ""))))
     names = {"rung": "Rung", "tokens": "Tokens", "points": "Points", "by": "Multiplies", "x": "x"}
     names |= {"scales": "Scales"}
-    display.table(pd.DataFrame(table, columns=list(names)), names, {}, f"The rungs picked on {gpu}")
+    title = f"What each rung does, and where it is picked on {gpu}"
+    display.table(pd.DataFrame(table, columns=list(names)), names, {}, title, folded=True)
     scaled, why = _what_is_scaled(columns)
     display.say(
-        "**Whether x is shared**: x grows with the tokens, weights do not; but blocks that "
-        "share it have more rows, so a small matrix gives few blocks to the SMs.\n\n"
-        f"**What is scaled**: {scaled}"
+        "Sharing x pays with more tokens, because x grows with them and the weights do not. But blocks that "
+        "share it have more rows, so a small matrix gives few blocks to the SMs."
     )
-    display.fold_parts("Why rungs 9 and 11 stop scaling sums before", [why])
+    display.fold_parts("What is scaled: weights or sums", [scaled[0].upper() + scaled[1:], why])
 
 
 def sums_even_at(source: str) -> int:

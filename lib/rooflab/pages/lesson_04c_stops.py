@@ -11,7 +11,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.pages.lesson_04c_bounds import bound_us, by_shape, crossings_of
 from rooflab.studies import int4 as study
-from rooflab.view import display, plot
+from rooflab.view import diagram, display, plot
 from rooflab.words import counted, listed
 
 _REGISTERS = 65536  # of an SM
@@ -94,8 +94,38 @@ def _ends(gains: Rows) -> dict[Any, tuple[int, int | None]]:
     return found
 
 
-def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> None:
-    """Say why a block of rung 11 takes no more tokens, by its registers, and what rungs 12 and 13 do."""
+_STEPS = """\
+[Rung 12](../kernels/int4/12_token_tiles.cu) has one block for each tile. [Rung \
+13](../kernels/int4/13_stream_k.cu) has one for each SM, which takes tile after tile. Tiles that would be \
+left for a last turn are divided along k (**stream-K**) and done *first*, so that the sums that one block \
+leaves to another are there early.
+
+```text
+rung 13, one block for each SM:
+
+a thread of the third warpgroup: start copies   # TMA, as slots get empty
+the other two, for each of my pieces:           # first parts of divided tiles, then whole tiles
+    for each group of 128 columns of k:
+        wait until full[slot]
+        a = scale * int4_tile_to_halves(words)  # unpacked once for all tokens of the tile
+        sums += a * x[slot]                     # wgmma
+    if it is a whole tile: store it             # all that rung 12 has
+    else: leave the sums in L2                  # the block with the tile's last step adds up
+```"""
+
+
+def more_tokens(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> None:
+    """Name what does more tokens than a block of rung 11 holds; how rungs 12 and 13 do it, folded."""
+    display.say(
+        f"Beyond {batches[-1]} tokens, on Hopper GPUs, **rung 13** cuts y into *tiles*, some rows by some "
+        "tokens, and runs one block for each SM, which takes tile after tile."
+    )
+    parts = [_sums_in_registers(here, drawn, batches, rungs), _STEPS, diagram.tiles_in_turns().html()]
+    display.fold_parts(f"How rungs 12 and 13 do more than {batches[-1]} tokens", parts)
+
+
+def _sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> str:
+    """Why a block of rung 11 takes no more tokens, by its registers, and what rungs 12 and 13 do."""
     case = study.chosen(*drawn, batches[-1], here.sized)
     text = "A block of rung 11 holds the sums of all its tokens in registers"
     if case.impl == "11_tma":
@@ -111,16 +141,14 @@ def sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> 
             text += "same x for half as many weights"
     text += ". "
     found = re.search(r"setmaxnreg_more<(\d+)>", rungs[11].path.read_text())
-    text += (
-        "Rungs 12 and 13 cut y into **tiles** instead, some rows by some tokens. Two warpgroups of a block "
-    )
+    text += "Rungs 12 and 13 cut y into tiles instead. Two warpgroups of a block "
     text += "multiply, a third only copies"
     if found:
         text += f" and hands most of its registers over, so that a thread that multiplies has {found[1]}"
     text += "."
     if not any(c.impl.startswith("12_") and c.batch > batches[-1] for c in here.cases("int4")):
         text += f" Rung 12 was not timed beyond {batches[-1]} tokens: it is here as the step to rung 13."
-    display.say(text)
+    return text
 
 
 def gain_over_fp16(

@@ -15,14 +15,14 @@ from rooflab.pages.lesson_04d_laptop import published_by_batch as published_by_b
 from rooflab.pages.lesson_04d_limits import least_times as least_times
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
-from rooflab.view import display, explorer, plot, style
+from rooflab.view import display, explorer, plot
 from rooflab.words import counted
 
 # The gains over FP16 by batch that the page compares: of what, by which clock and cache.
-EVENT = "loop: event clock, warm"
-WARM = "loop: graph clock, warm"
-LOOP = "loop: graph clock, cold"
-ONCE = "read once: graph clock, cold"
+EVENT = "loop, with launches"  # by the event clock, warm
+WARM = "loop, cached weights"  # by the graph clock, warm
+LOOP = "loop, kernels alone"  # by the graph clock, cold, and so is the next
+ONCE = "read once, kernels alone"
 
 
 def repeated_here(here: Lab, drawn: Any) -> tuple[Rows, Rows]:
@@ -64,18 +64,12 @@ def opening(here: Lab, gains: dict[str, Any], theirs: Rows, kernels: Rows, drawn
     name, gpu = f"{drawn[0]:,} × {drawn[1]:,}", here.run["gpu"]
     title = f"Gain over FP16, {name}"
     fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True, height=3.2)
-    last = max((side.index[-1] for side in gains.values() if len(side)), default=0)
-    for label, side in gains.items():
-        if len(side):
-            early = bool(side.index[-1] < last)  # its label would hide lines that go on
-            line = plot.series(ax, side.index, side, label="_" * early + label)
-            if early:
-                look = {"textcoords": "offset points", "fontsize": 8.5}
-                look["color"] = style.darker(line.get_color())
-                ax.annotate(label, (side.index[-1], side.iloc[-1]), (-58, -24), **look)
+    sides = {label: side for label, side in gains.items() if len(side) and label != WARM}
+    for label, side in sides.items():
+        plot.series(ax, side.index, side, label=label)
     plot.roof_line(ax, 1, "as fast as FP16", where="right")
     ax.texts[-1].set(va="top", position=(-4, -3))  # below its line: read once ends above it
-    ticks = sorted({batch for side in gains.values() for batch in side.index})
+    ticks = sorted({batch for side in sides.values() for batch in side.index})
     ax.set_xticks(ticks, ticks)
     plot.round_ticks(ax)
     plot.label_ends(ax)
@@ -86,8 +80,8 @@ def opening(here: Lab, gains: dict[str, Any], theirs: Rows, kernels: Rows, drawn
         "tell a slow format from a slow kernel, and that from a slow way to launch it",
         "say what an event clock and a graph clock count, and what a published time can prove",
     )
-    said = f"{title}, on {gpu}, {plot.dates(rows)}. The event clock counts launches, the graph clock leaves "
-    said += f"them out. {' '.join(_went(label, side) for label, side in gains.items() if len(side))}"
+    said = f"{title}, on {gpu}, {plot.dates(rows)}. With launches the weights may be cached, alone they come "
+    said += f"from DRAM. {' '.join(_went(label, side) for label, side in sides.items())}"
     return answer.strip(), able, (fig, said.strip())
 
 
@@ -160,8 +154,8 @@ def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:
     named_facts(here, gpu, "int4", more)
 
 
-def same_way(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str, laptop: Store) -> None:
-    """Show the source's table as measured here, and say where the loop loses by it, and what the factor over
+def same_way(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str) -> None:
+    """Show the source's table as measured here, and say where the loop loses by it, and what a factor over
     the two-op product is worth.
     """
     same = one_shape.loc["event, warm"].reset_index()
@@ -170,26 +164,25 @@ def same_way(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str, laptop
     text = f"**Timed the source's way, the loop loses {loses(event)} here.** This clock compares two "
     text += "launchers: our Python launches the loop, and cuBLAS from C++ launches FP16."
     one = same[same["batch"] == 1].iloc[0]
-    if name == PROFILED:
-        bench = laptop.read("int4").query("clock == 'event'").set_index("impl")["median_us"]
-        factor = one["two_op"] / one["fused"]
-        text += f"\n\nThe source's headline, a factor of {bench['two_op'] / bench['fused']:.1f}, is over "
-        text += "*two-op*, for one token, and from another run of its own than the table above. Here that "
-        text += f"factor is {factor:.1f}, and the loop's gain over FP16 {one['gain']:.2f}."
-        if factor > 1 > one["gain"]:
-            text += " Such a factor tells how slow two-op is: choose the baseline that a user would run "
-            text += "otherwise."
+    factor = one["two_op"] / one["fused"]
+    if factor > 1 > one["gain"]:
+        text += f"\n\nFor one token the loop is {factor:.1f} times as fast as two-op, {one['two_op']:.0f} ÷ "
+        text += f"{one['fused']:.0f} µs, and yet slower than FP16. So a factor over two-op tells how slow "
+        text += "two-op is: choose the baseline that a user would run otherwise."
     display.say(text)
 
 
 def gains_by_clock(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str) -> None:
-    """Show the gains over FP16 here by batch, clock and cache, folded: the opening draws them."""
+    """Show the gains over FP16 here by batch, clock and cache, folded: the opening draws most of them."""
     table = one_shape.loc["graph, cold"][[]].reset_index()
     for column, side in gains.items():
         table[column] = side.reindex(table["batch"]).to_numpy()
     table = table.dropna(axis="columns", how="all")
-    names = {"batch": "Batch"} | {text: text[0].upper() + text[1:] for text in gains if text in table}
-    title = f"The gains drawn at the top in numbers: {name}, {gpu}"
+    how = {EVENT: "event clock, warm", WARM: "graph clock, warm", LOOP: "graph clock, cold"}
+    how[ONCE] = how[LOOP]
+    said = {text: f"{text.partition(',')[0].capitalize()}: {clock}" for text, clock in how.items()}
+    names = {"batch": "Batch"} | {text: said[text] for text in gains if text in table}
+    title = f"The gains in numbers: {name}, {gpu}"
     title += "; empty: not timed" * bool(table.isna().to_numpy().any())
     display.table(table, names, dict.fromkeys(gains, "{:.2f}"), title, folded=True)
 
@@ -228,10 +221,7 @@ def one_change_each(one_shape: Rows, gains: dict[str, Any], here: Lab, drawn: An
         text += (
             f"Read once loses {loses(once)}."
             if len(crossed)
-            else (
-                f"The **crossover** of read once with FP16 lies beyond {once.index[-1]} tokens "
-                "([part 04c](04c_batch.ipynb) looks for it)."
-            )
+            else "Read once stays ahead of FP16 ([part 04c](04c_batch.ipynb) says how far)."
         )
         parts.append(text)
     display.say("\n".join(f"- {part}" for part in parts if part))
@@ -271,8 +261,8 @@ def _repeated(here: Lab, drawn: Any, first: float, each: int) -> str:
     cache, moved = int(here.run["l2_bytes"]), drawn[0] * drawn[1] * WEIGHT_BYTES["int4_g128"]
     if not (moved < cache and each > 0.7 * first):
         return ""
-    text = f"A further token costs the loop {each} µs, its first {first:.1f}, though L2 holds the "
-    text += f"{moved / 1e6:.1f} MB by then: **each launch repeats the kernel's work**. "
+    text = f"A further token costs the loop {each} µs, its first {first:.1f}, though L2 holds the weights "
+    text += f"({moved / 1e6:.1f} MB) by then: **each launch repeats the kernel's work**. "
     return text
 
 

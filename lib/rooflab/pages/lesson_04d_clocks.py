@@ -26,15 +26,11 @@ def clocks_drawn(one_shape: Rows, gpu: str) -> tuple[int, int, int]:
     first = round(measured.iloc[0]) - graph
     if drawn(event, graph, first):
         diagram.two_clocks(event, graph, _LAUNCHES, first=first).show()
-        text = f"**Of the event clock's {first + graph} µs for one token the kernel takes {graph}.** The "
-        text += (
-            f"lengths are means on the {gpu}: {graph} µs for every kernel, which a further one adds by the "
-        )
-        text += (
-            f"graph clock; by the event clock {event} for each further launch, and {first} are left for the "
-        )
-        text += f"first. {misses(measured, event, graph, first)}".rstrip()
-        display.say(text)
+        display.say(f"**Of the event clock's {first + graph} µs for one token the kernel takes {graph}.**")
+        text = f"They are means on the {gpu}: {graph} µs for every kernel, which a further one adds by the "
+        text += f"graph clock; by the event clock {event} for each further launch, and {first} are left for "
+        text += f"the first. {misses(measured, event, graph, first)}".rstrip()
+        display.fold_parts("Where the drawing's lengths are from, and how far they fit", [text])
     return event, graph, first
 
 

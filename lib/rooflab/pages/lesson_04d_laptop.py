@@ -7,6 +7,7 @@ from typing import Any
 from rooflab.hardware import device
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.pages import Rows
+from rooflab.records.store import Store
 from rooflab.view import display
 from rooflab.words import counted, listed
 
@@ -41,8 +42,10 @@ def not_told_apart(theirs: Rows, kernels: Rows) -> str:
     return f"{text}{first} tokens."
 
 
-def published_by_batch(drawn: Any, theirs: Rows) -> str:
-    """Show the source's times of one shape by batch, and say how its gain falls; the shape's name."""
+def published_by_batch(drawn: Any, theirs: Rows, laptop: Store) -> str:
+    """Show the source's times of one shape by batch, and say how its gain falls, and what its headline
+    compares; the shape's name.
+    """
     name = f"{drawn[0]:,} × {drawn[1]:,}"
     published = theirs[theirs["shape"] == name]
     first = published[published["gain"].notna()]
@@ -55,6 +58,15 @@ def published_by_batch(drawn: Any, theirs: Rows) -> str:
         text = f"**The loop's gain over FP16 is {one['gain']:.2f} for {counted(int(one['batch']), 'token')}, "
         text += f"and {last['gain']:.2f} for {last['batch']:.0f}.**"
         display.say(f"{text}{slow_baseline(first)}{_cached(first, name)}")
+    if name == PROFILED:
+        bench = laptop.read("int4").query("clock == 'event'").set_index("impl")["median_us"]
+        text = (
+            f"Its headline, *{bench['two_op'] / bench['fused']:.1f} times as fast*, compares other things: "
+        )
+        text += (
+            f"two-op's {bench['two_op']:,.0f} µs ÷ the loop's {bench['fused']:.1f} for one token, in a run "
+        )
+        display.say(f"{text}of its own.")
     return name
 
 
@@ -90,23 +102,30 @@ def beside_the_kernels(theirs: Rows, kernels: Rows) -> None:
     rows = rows[["batch", "fused", "fp16"]].reset_index(drop=True)
     rows["alone"] = rows["batch"] * float(kernels["fused"])
     rows["rest"] = (rows["fused"] - rows["alone"]).map(lambda us: f"{us:,.0f}".replace("-", "−"))
+    rows["wins"] = (rows["alone"] < rows["fp16"]).map({True: "yes", False: "no"}).where(rows["fp16"].notna())
     others = theirs[theirs["shape"].map(weights) < weights(PROFILED)]
     small = str(others["shape"].iloc[0])
     rows["small"] = (
         others[others["shape"] == small].set_index("batch")["fused"].reindex(rows["batch"]).to_numpy()
     )
     names = {"batch": "Tokens", "fused": "Loop, event clock (µs)"}
-    names |= {"alone": f"Tokens × {kernels['fused']:.1f} µs, profiled", "rest": "Difference (µs)"}
-    names["small"] = f"Loop on {small}, event clock (µs)"
-    title = f"The loop on the {LAPTOP}, {PROFILED}, and last on a matrix with "
-    title += f"{weights(small) / weights(PROFILED):.0%} of the weights"
-    display.table(rows, names, dict.fromkeys(("fused", "alone", "small"), "{:,.0f}"), title)
-    display.say(unknown(theirs, kernels, rows.set_index("batch")))
+    names |= {"alone": f"Its kernels alone: tokens × {kernels['fused']:.1f} µs", "rest": "Difference (µs)"}
+    names |= {"fp16": "FP16, event clock (µs)", "wins": "Would its kernels alone beat FP16?"}
+    title = f"The loop on the {LAPTOP}, {PROFILED}"
+    forms = dict.fromkeys(("fused", "alone", "small", "fp16"), "{:,.0f}")
+    display.table(rows, names, forms, title)
+    at = rows.set_index("batch")
+    display.say(unknown(theirs, kernels, at))
+    if text := in_doubt(theirs, kernels, at):
+        title = f"On a matrix with {weights(small) / weights(PROFILED):.0%} of the weights"
+        title = f"{title}: {small}, {LAPTOP}, event clock"
+        few = (rows, {"batch": "Tokens", "small": "Loop (µs)"}, forms, title)
+        display.fold_parts("What else the source's times say, and how far to trust them", [text, few])
 
 
 def unknown(theirs: Rows, kernels: Rows, rows: Rows) -> str:
-    """What the source's record leaves unknown where it cannot tell kernels from launches, with its condition;
-    `rows` by batch: fused, alone, fp16 and small.
+    """What the source's record leaves unknown where it cannot tell kernels from launches; `rows` by batch:
+    fused, alone and fp16.
     """
     if (first := _open_at(theirs, kernels)) is None:
         return "Where the loop loses by the event clock, so many kernels as the one profiled lose, too."
@@ -116,20 +135,29 @@ def unknown(theirs: Rows, kernels: Rows, rows: Rows) -> str:
     text += (
         f"beat FP16's {at['fp16']:.0f}; the loop's other {rest:.0f} µs make it lose. What those are was not "
     )
-    text += "recorded.**"
-    if at["small"] > 0.8 * at["fused"]:
-        text += (
-            f" They are hardly reading: the smaller matrix takes {at['small']:.0f} µs for {first} tokens, "
-        )
-        text += f"the larger {at['fused']:.0f}. They may be launches."
+    text += "recorded.** They may be launches."
     lost = rows[(rows.index > first) & (rows["alone"] > rows["fp16"])]
     if len(lost):
         text += f" From {lost.index[0]} tokens on so many kernels alone would lose as well."
+    return text
+
+
+def in_doubt(theirs: Rows, kernels: Rows, rows: Rows) -> str:
+    """What else the times say where the record cannot tell kernels from launches, and what speaks against
+    trusting them; `rows` by batch: fused, alone and small.
+    """
+    if (first := _open_at(theirs, kernels)) is None:
+        return ""
+    at, text = rows.loc[first], ""
+    rest = at["fused"] - at["alone"]
+    if at["small"] > 0.8 * at["fused"]:
+        text += f"Those {rest:.0f} µs are hardly reading: the smaller matrix takes {at['small']:.0f} µs "
+        text += f"for {first} tokens, the larger {at['fused']:.0f}."
     one = rows.iloc[0]
     if one["small"] > 1.2 * one["fused"]:
         text += f" These times scatter (one token takes {one['small']:.0f} µs on the smaller matrix, "
         text += f"{one['fused']:.0f} on the larger), so we conclude no more from them."
-    return text + _too_long(rows)
+    return (text + _too_long(rows)).strip()
 
 
 def _too_long(rows: Rows) -> str:

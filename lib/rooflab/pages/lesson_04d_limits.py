@@ -92,22 +92,24 @@ def _verdict(table: Rows, warps: float, count: int, gpu: str) -> str:
     """Which of issuing and reading takes longer on the laptop and here, and what that makes of the gain."""
     there, mine = table.iloc[0], table.iloc[1]
     longer = there["read"] > there["issue"]
-    text = "On the laptop reading takes longer than issuing, so fewer bytes can save time. "
-    text = text if longer else "On the laptop issuing takes longer than reading. "
+    text = f"**The {gpu} reads {mine['rate'] / there['rate']:.1f} times as fast as the laptop, and issues "
+    text += f"{mine['slots'] / there['slots']:.1f} times as fast.** On the laptop reading the INT4 weights "
+    text += f"takes {there['read']:.1f} µs at the least, issuing {there['issue']:.1f}"
+    text += ": so fewer bytes can save time. " if longer else ". "
     if mine["read"] >= mine["issue"]:
         text += f"**On the {gpu}{', too,' * bool(longer)} reading takes longer.**"
         same = 0.8 < mine["gain"] / there["gain"] < 1.25
         return text if same or not longer else f"{text} So this does not tell why the gains differ."
-    text += f"**On the {gpu} issuing takes {mine['issue'] / mine['read']:.1f} times as long as reading**: to "
+    text += f"On the {gpu} reading takes {mine['read']:.1f}, and **issuing takes "
     text += (
-        f"unpack a weight and multiply it, the kernel spends {32 * warps / count:.1f} instructions. It is "
+        f"{mine['issue'] / mine['read']:.1f} times as long as reading**, {mine['issue']:.1f}: to unpack a "
     )
-    text += "rung 1 of [part 04b](04b_ladder.ipynb); its later rungs, those of *read once* too, need fewer."
+    text += f"weight and multiply it, the kernel spends {32 * warps / count:.1f} instructions."
     if mine["issue"] > 0.9 * mine["halves"] and mine["gain"] < 1.1:
-        text += (
-            f" Issuing takes {mine['issue']:.1f} µs, reading FP16's weights {mine['halves']:.1f}: what INT4 "
-        )
-        text += "saves in bytes, it spends on instructions."
+        text += f" FP16's weights could be read in {mine['halves']:.1f}: **what INT4 saves in bytes, it "
+        text += "spends on instructions.**"
+    text += " The kernel is rung 1 of [part 04b](04b_ladder.ipynb); its later rungs, those of *read once* "
+    text += "too, need fewer."
     over = min(mine["fused"] / mine["issue"], mine["fp16"] / mine["halves"])
     if over > 1.25:
         text += (

@@ -81,13 +81,12 @@ def run_facts(here: Lab, spec: Any) -> None:
     facts(here, "attention", *filter(None, [f"{here.run['sms']} SMs", hopper]))
 
 
-def registers_of_outputs(width: int) -> diagram.Drawing:
-    """Who holds the outputs: the warps of rung 7 and the warpgroups of rung 9, which have all columns, and
-    those of the rungs that divide this width.
+def registers_of_outputs(width: int, *names: str) -> diagram.Drawing | None:
+    """Who holds the outputs in some rungs: of rung 7's warps and rung 9's warpgroups, which have all columns,
+    and of the rungs that do this width; None where no other is asked for.
     """
-    drawn = {"7_mma_32_rows", "9_wgmma", *study.rungs_for(width)}
-    drawn -= {"11_tma", *SMALL}  # which divide as rung 9 does
-    return diagram.holders(width, tuple(name for name in page_order() if name in drawn))
+    drawn = tuple(name for name in names if name in {"7_mma_32_rows", "9_wgmma", *study.rungs_for(width)})
+    return diagram.holders(width, drawn) if drawn else None
 
 
 def slices_at_work(width: int) -> diagram.Drawing:
@@ -99,10 +98,9 @@ def slices_at_work(width: int) -> diagram.Drawing:
 _TOLD_APART = tuple(plot.COLOURS[k] for k in (1, 2, 5, 0, 4))
 
 
-def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
-    """Draw rates by the prompt's length, 256 wide and `width_asked`: the two fastest peers, and the page's
-    rungs but those that a later one is level with at every length, and of the small steps the last; what
-    gives a width's rows.
+def sweeps(every: Rows) -> Any:
+    """What gives a width's rows by the prompt's length: the heads of the first chart, the rungs for that
+    width and the peers.
     """
 
     def sweep(width):
@@ -112,39 +110,56 @@ def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
         known = study.best(width) + study.hopper(width)
         return same[same["impl"].isin(known) | same["kind"].eq("peer") & same["impl"].ne("torch.sdpa_math")]
 
-    title = "Wide heads: 256 and 512 numbers"
-    fig, axes = plot.figure("tokens", "TFLOP/s", title, xlog=True, columns=2)
-    drawn, alike, last = {}, [], list(SMALL)[-1]
-    for width in (256, width_asked):
-        rows = sweep(width)
-        rows = rows[rows["impl"].isin(page_order()) | rows["kind"].eq("peer")]
-        if last in set(rows["impl"]):
-            rows = rows[~rows["impl"].isin(set(SMALL) - {last})]
-        same = _matched(rows)
-        peers = rows[rows["kind"] == "peer"].sort_values("tflop_s")["impl"].drop_duplicates(keep="last")
-        drawn[width] = rows[~rows["impl"].isin([*same, *peers[:-2]])]
-        alike += [f"{width} wide, {listed(same)}"] if same else []
-    both = pd.concat(list(drawn.values()))
-    halves = [set(rows["impl"]) for rows in drawn.values()]
-    for ax, (width, rows) in zip(axes, drawn.items(), strict=False):
-        names = sorted(page_order(), key=lambda name: sum(name in half for half in halves) < 2)
-        names = [name for name in names if name in set(rows["impl"])]  # those of both halves alike
-        colour = dict(zip(names, cycle(_TOLD_APART), strict=False))
-        for impl, group in rows.groupby("impl", sort=False):
-            band = plot.band(group, "tflop_s")
-            plot.series(ax, group["seq"], *band, label=impl, colour=colour.get(impl, plot.PEER_COLOUR))
-        ax.set_xticks(sorted(rows["seq"].unique()), sorted(rows["seq"].unique()))
-        ax.set_title(f"{width} wide", fontsize=9)
-    for ax in axes:
-        plot.label_ends(ax, (0, 0.5))
-    plot.show(fig, plot.caption(both, gpu, title, y="tflop_s"))
-    left = f" Not drawn, because a later rung is level with it at every length: {'; '.join(alike)}."
-    numbers = [name.partition("_")[0] for name in SMALL]
-    if last in set(both["impl"]):
-        display.say(f"Of rungs {numbers[0]} to {numbers[-1]} the last is drawn.{left if alike else ''}")
-    elif alike:
-        display.say(left.strip())
     return sweep
+
+
+def rates_by_length(sweep: Any, width: int, gpu: str) -> None:
+    """Draw a width's rates by the prompt's length: the two fastest peers, and the page's rungs but those that
+    a later one is level with at every length, and of the small steps the last; say how the fastest rung and
+    peer compare at each length.
+    """
+    rows, last = sweep(width), list(SMALL)[-1]
+    rows = rows[rows["impl"].isin(page_order()) | rows["kind"].eq("peer")]
+    if rows.empty:
+        return display.say(f"Heads {width} wide are not recorded over lengths of prompt.")
+    compared = _by_length(rows)
+    if last in set(rows["impl"]):
+        rows = rows[~rows["impl"].isin(set(SMALL) - {last})]
+    same = _matched(rows)
+    peers = rows[rows["kind"] == "peer"].sort_values("tflop_s")["impl"].drop_duplicates(keep="last")
+    drawn = rows[~rows["impl"].isin([*same, *peers[:-2]])]
+    title = f"Heads {width} wide, by the prompt's length"
+    fig, ax = plot.figure("tokens", "TFLOP/s", title, xlog=True, height=3.0)
+    names = [name for name in page_order() if name in set(drawn["impl"])]
+    colour = dict(zip(names, cycle(_TOLD_APART), strict=False))
+    for impl, group in drawn.groupby("impl", sort=False):
+        band = plot.band(group, "tflop_s")
+        plot.series(ax, group["seq"], *band, label=impl, colour=colour.get(impl, plot.PEER_COLOUR))
+    ax.set_xticks(sorted(drawn["seq"].unique()), sorted(drawn["seq"].unique()))
+    plot.label_ends(ax, (0, 0.5))
+    plot.show(fig, plot.caption(drawn, gpu, title, y="tflop_s"))
+    numbers = [name.partition("_")[0] for name in SMALL]
+    text = [compared] if compared else []
+    if last in set(drawn["impl"]):
+        text.append(f"Of rungs {numbers[0]} to {numbers[-1]} the last is drawn.")
+    if same:
+        text.append(f"Not drawn, because a later rung is level with it at every length: {listed(same)}.")
+    if text:
+        display.say(" ".join(text))
+
+
+def _by_length(rows: Rows) -> str:
+    """How the fastest rung compares with the fastest peer at each length that both have, in words."""
+    best = rows.pivot_table("tflop_s", "seq", "kind", "max")
+    if not {"own", "peer"} <= set(best):
+        return ""
+    ratio = (best["own"] / best["peer"]).dropna()
+    if ratio.empty:
+        return ""
+    return (
+        f"**With {listed(f'{seq:,}' for seq in ratio.index)} tokens the fastest rung has "
+        f"{listed(f'{one:.2f}' for one in ratio)} times the speed of the fastest library.**"
+    )
 
 
 def _matched(rows: Rows) -> list[str]:
@@ -194,7 +209,7 @@ def fastest_by_width(sweep: Any, gpu: str) -> None:
     lines = pd.DataFrame(lines, columns=names)
     caption = f"TFLOP/s on {gpu}, longest prompts"
     forms = {"Rung ÷ peer": "{:.2f}×"}
-    display.table(lines, dict(zip(names, names, strict=True)), forms, caption, folded=True)
+    display.table(lines, dict(zip(names, names, strict=True)), forms, caption)
 
 
 def above_the_roof(every: Rows, spec: Any) -> None:

@@ -250,27 +250,22 @@ def _beside_the_clock(counted: Rows, every: Rows, here: Lab) -> list[Any]:
 
 
 def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
-    """Draw every rung's occupancy against its rate; what a block takes, folded."""
-    shapes = {each: _common_shape(every, each) for each in dict.fromkeys((256, width))}
-    common = [rows for rows in shapes.values() if len(rows)]
-    budget = analysis.budgets(pd.concat(common) if common else every, tuple(shapes))
+    """Draw every rung's occupancy against its rate at a width, or at the widest that is recorded; what a
+    block takes, folded.
+    """
+    own = every[every["kind"].eq("own") & every["format"].eq("fp16")]
+    width = width if own["head_dim"].eq(width).any() else int(own["head_dim"].max())
+    shape = _common_shape(every, width)
+    budget = analysis.budgets(shape if len(shape) else every, (width,))
     budget["kib"] = budget["shared"] / 1024
     pair, told = _same_occupancy(budget), ""
     title = "Occupancy against speed"
     fig, ax = plot.figure("occupancy (% of an SM's 64 warps)", "TFLOP/s", title, ylog=True, height=3.4)
-    for k, (each, group) in enumerate(budget.groupby("head_dim")):
-        colour, marker = plot.COLOURS[k], plot.MARKERS[k]
-        tensor = _on_tensor_cores(group)
-        for rows, face, words in ((group[tensor], colour, ""), (group[~tensor], "none", ", no tensor cores")):
-            if len(rows):
-                at = (100 * rows["occupancy"], rows["tflop_s"])
-                ax.plot(*at, marker, color=colour, markerfacecolor=face, label=f"{each} wide{words}")
-        fast = group.loc[group["tflop_s"].idxmax()]
-        beside = {"xytext": (8, 6 * k - 5), "textcoords": "offset points", "fontsize": 8.5, "va": "center"}
-        at = (100 * fast["occupancy"], fast["tflop_s"])
-        named = pair and (pair[1]["head_dim"], pair[1]["impl"])  # by the arrow's words
-        if (fast["head_dim"], fast["impl"]) != named:
-            ax.annotate(f"{each} wide: {fast['impl']}", at, color=colour, **beside)
+    tensor, colour = _on_tensor_cores(budget), plot.COLOURS[0]
+    for rows, face, words in ((budget[tensor], colour, "tensor cores"), (budget[~tensor], "none", "without")):
+        if len(rows):
+            at = (100 * rows["occupancy"], rows["tflop_s"])
+            ax.plot(*at, plot.MARKERS[0], color=colour, markerfacecolor=face, label=words)
     if pair:
         slow, fast = pair
         ends = [(100 * row["occupancy"], row["tflop_s"]) for row in pair]
@@ -280,29 +275,21 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
         words += f"from {slow['impl']} to {fast['impl']}"
         beside = {"xytext": (8, 0), "textcoords": "offset points", "fontsize": 9, "va": "center"}
         ax.annotate(words, middle, fontweight="bold", **beside)
-        told = f": at {slow['occupancy']:.0%}, {slow['head_dim']} wide, {slow['impl']} has "
+        told = f": at {slow['occupancy']:.0%}, {slow['impl']} has "
         told += f"{slow['tflop_s']:,.0f} TFLOP/s and {fast['impl']} {fast['tflop_s']:,.0f}"
-    ax.set_xlim(0, min(100, 120 * budget["occupancy"].max()))
+    ax.set_xlim(0, min(100, 140 * budget["occupancy"].max()))
     ax.margins(y=0.2)
     ax.legend(fontsize=8.5, frameon=False)
-    prompts = "; ".join(f"{each} wide, {_prompt(rows)}" for each, rows in shapes.items() if len(rows))
-    plot.show(fig, f"{title} on {gpu}{told}. Prompts: {prompts}.")
+    prompt = f"{width} wide" + (f", {_prompt(shape)}" if len(shape) else "")
+    plot.show(fig, f"{title} on {gpu}{told}. Prompt: {prompt}.")
     if budget.loc[budget["tflop_s"].idxmax(), "occupancy"] < budget["occupancy"].max():
         display.say(_not_the_goal(budget, pair))
     names = {"impl": "Rung", "threads": "Threads", "registers": "Registers a thread"}
     names |= {"kib": "Shared memory (KiB)", "blocks": "Blocks an SM", "occupancy": "Occupancy"}
     names |= {"limit": "Tightest limit", "tflop_s": "TFLOP/s"}
     forms = {"kib": "{:.0f}", "occupancy": "{:.0%}", "tflop_s": "{:,.0f}"}
-    inside = [
-        (
-            group,
-            names,
-            forms,
-            f"{each} wide, {_prompt(shapes[each])}" if len(shapes[each]) else f"{each} wide",
-        )
-        for each, group in budget.groupby("head_dim")
-    ]
-    display.fold_parts("What a block of every rung takes", [*_registers_moved(list(budget["impl"])), *inside])
+    parts = [*_registers_moved(list(budget["impl"])), (budget, names, forms, prompt)]
+    display.fold_parts("What a block of every rung takes", parts)
 
 
 def _registers_moved(names: list[str]) -> list[str]:
@@ -346,7 +333,7 @@ def _not_the_goal(budget: Rows, pair: tuple[Any, Any] | None) -> str:
     text += "products and copies are another."
     if pair:
         slow, fast = pair
-        text += f" At {slow['occupancy']:.0%}, {slow['head_dim']} wide, {slow['impl']} has "
+        text += f" At {slow['occupancy']:.0%} {slow['impl']} has "
         text += f"{slow['tflop_s']:,.0f} TFLOP/s and {fast['impl']} {fast['tflop_s']:,.0f}."
     modern = budget[_on_tensor_cores(budget)]
     hopper = modern["impl"].isin(op.HOPPER)

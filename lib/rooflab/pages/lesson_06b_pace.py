@@ -15,7 +15,7 @@ from rooflab.view import diagram, display
 from rooflab.view.diagram import columns, full_and_empty, over_time, roles
 
 _WIDTH = 128  # of the heads that are drawn
-_TOKENS = 4096  # of the prompt that tests the drawing
+_TOKENS = 16384  # of the prompt that tests the drawing: the first chart's
 _FAR = 1.1  # the drawing's share over the measured one, from which on the drawing leaves something out
 
 
@@ -24,33 +24,17 @@ def _share(per_second: str, sms: int) -> str:
     return f"({per_second} ÷ {sms} SMs)"
 
 
-def pace_of_the_drawing(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
-    """Say, before the drawing, how long a tile's copies and products take, and that they are ideal."""
-    reads, peak = over_time.sources(here)
+def pace_of_the_drawing(here: Lab, takes: over_time.Lengths) -> None:
+    """Say, before the drawing, how long a tile's copies and products take."""
+    peak = over_time.sources(here)[1]
     copies, products = 2 * takes.copy, 2 * takes.product
     text = f"A tile's two copies take about {copies:.2f} µs, its two products {products:.2f} µs at {peak}"
     if takes.softmax > max(copies, products):
-        text += f", and its softmax more, {takes.softmax:.2f} µs. "
+        text += f", and its softmax more, {takes.softmax:.2f} µs."
     elif 1 / _FAR < copies / products < _FAR:
-        text += ": about equal. "
+        text += ": about equal."
     else:
-        text += f": {'copies' if copies > products else 'products'} take longer. "
-    text += f"The copies are at {over_time.rates(here)[0]:,.0f} GB/s, {reads}"
-    most, alone = over_time.copied(here), over_time.read(here)
-    if most is not None and over_time.read_warm(here) and most.gb_s > alone:
-        text += f": the copies of {most.impl}, below, need it. A kernel that only reads reached "
-        text += f"{alone:,.0f}, with which part 06 predicts"
-    text += ". "
-    tested = _tested(takes, every)
-    if tested is None:
-        text += "**The drawing shows the order of steps**; what rate the kernel reaches is not recorded here."
-    elif 1 / _FAR < tested.drawn / tested.got < _FAR:
-        text += f"The kernel reaches {tested.got:.0f}% of the roof, about what the drawing gives."
-    else:
-        text += (
-            f"**The drawing shows the order, not the rate: {_WIDTH} wide with {_TOKENS:,} tokens the kernel "
-        )
-        text += f"reaches {tested.got:.0f}% of the roof.**"
+        text += f": {'copies' if copies > products else 'products'} take longer."
     display.say(text)
 
 
@@ -86,11 +70,10 @@ def _rates_beside(here: Lab, copies: float) -> str:
     text = f"The {most.gb_s:,.0f} GB/s are what {most.impl} needs, {most.width} wide: with {most.queries} "
     text += f"queries a block does {most.queries} FLOPs for each byte, at {most.tflop_s:,.0f} TFLOP/s. "
     if "fp16_tensor" in here.roof and most.tflop_s > peak:
-        text += f"That passes the roof of {peak:,.0f}, which a library reached with random matrices: see "
-        text += "*Measured*. "
+        text += f"That passes the roof of {peak:,.0f}, which a library reached with random matrices. "
     if over_time.read_warm(here):
-        text += f"At the {reads:,.0f} GB/s of reads alone the copies take "
-        text += f"{copies * most.gb_s / reads:.2f} µs."
+        text += f"At the {reads:,.0f} GB/s of a kernel that only reads, with which part 06 predicts, the "
+        text += f"copies take {copies * most.gb_s / reads:.2f} µs."
     return text
 
 
@@ -137,12 +120,13 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
         display.say(f"**Test**: rung 9 with heads {_WIDTH} wide and {_TOKENS:,} tokens is not recorded here.")
         display.fold_parts("How the lengths are found", parts)
         return
-    text = f"**Test**: with {_TOKENS:,} tokens these lengths allow {found.drawn:.0f}% of the roof, "
+    text = f"**Test**: the drawing shows the order, and with {_TOKENS:,} tokens its lengths allow "
+    text += f"{found.drawn:.0f}% of the roof, "
     if found.drawn >= _FAR * found.got:
         text += f"not {found.got:.0f}%. What takes the rest is not known, nor what the "
         text += "overlap alone is worth: the drawing's second order is not recorded as a kernel."
         if found.later is not None:
-            text += " Rung 11, next, copies otherwise, its blocks stay, and it reaches "
+            text += " Rung 11, which copies otherwise and whose blocks stay, reaches "
             text += f"{float(found.later['roof_fraction']):.0%}."
         parts += [_left_out(here, found)]
     elif found.got > _FAR * found.drawn:
@@ -229,7 +213,7 @@ shares are not recorded."""
         columns_left = roles.WIDTH * (whole - kept[0]) // whole
         where = f"**Where are the queries?** {share.queries} rows of {roles.WIDTH} FP16 numbers would take "
         where += f"{whole} registers a thread of "
-        where += f"warpgroup 0. It keeps {kept[0]}, beside {kept[1]} of scores (first drawing); the last "
+        where += f"warpgroup 0. It keeps {kept[0]}, beside {kept[1]} of scores (drawn above); the last "
         where += f"{columns_left} columns stay in shared memory."
         parts.append(where)
     parts.append(_lengths_of_roles(here, found, every))

@@ -12,7 +12,7 @@ from rooflab.view import diagram, display
 from rooflab.view.diagram import two_warps
 from rooflab.words import counted, listed
 
-# The page's sections in their order: rungs, what they add, and the row of the drawing.
+# The page's sections: rungs, each after those it builds on, what they add, and the row of the drawing.
 _SECTIONS = (
     (("7_mma_32_rows",), "part 06's last", 1),
     (("8_head_dim_slices",), "slices of columns", 0),
@@ -28,7 +28,7 @@ _WIDTHS = (16, 64, 80, 96, 112, 128, 256, 512)  # of the recorded heads
 
 
 def page_order() -> list[str]:
-    """The page's rungs in the order of its sections."""
+    """The page's rungs, each after those that it builds on."""
     return [name for names, _, _ in _SECTIONS for name in names]
 
 
@@ -84,13 +84,13 @@ def _rate_said(every: Rows, width: int, first: str | None, second: str) -> str:
         before = float(rows.loc[first, "tflop_s"])
         text += f", {row['tflop_s'] / before:.2f} times the {before:,.0f} of rung {first.partition('_')[0]}"
     if row["roof_fraction"] > 1:
-        text += ". That is above the roof, which is what a library's product reached (see *Measured*)"
+        text += ". That is above the roof, which is what a library's product reached (why, is folded below)"
     return text
 
 
 def worth(every: Rows, gpu: str, width: int, first: str | None, second: str) -> None:
     """Say what a rung reaches, at the first chart's shape where it does that, beside an earlier rung."""
-    said = _rate_said(every, width, first, second) or "not recorded on a shape of the first chart"
+    said = _rate_said(every, width, first, second) or "not recorded with the heads of the first chart"
     display.say(f"*Rung {second.partition('_')[0]} on the {gpu}*, {said}.")
 
 
@@ -125,19 +125,14 @@ def worth_everywhere(every: Rows) -> None:
 
 
 def worth_of_slices(every: Rows, gpu: str, width: int) -> None:
-    """Say what rung 8 reaches at the wide head, over rung 3 there, and over rung 6 where that can do it."""
-    old, whole = (_gains(every, name, "8_head_dim_slices") for name in ("3_half2", "6_cp_async"))
+    """Say what rung 8 reaches at the wide head, and over rung 3 there."""
+    old = _gains(every, "3_half2", "8_head_dim_slices")
     wide, text = old[old["head_dim"] == width]["gain"], f"*Rung 8 on the {gpu}*, "
     text += _rate_said(every, width, None, "8_head_dim_slices") or f"not recorded {width} wide"
     if len(wide):
-        latest = ", the latest before it that does such heads," if width > 256 else ""
-        text += f". Where rung 3{latest} is recorded too, rung 8 is {wide.median():.1f} times as fast"
-    text += "."
-    if len(whole) and whole["gain"].max() < 1:
-        text += " Where rung 6, whose warps hold whole heads, can do the shape, rung 8 has "
-        text += f"{whole['gain'].median():.2f} times its speed, presumably because its warps trade scores "
-        text += "through shared memory: it is for heads too wide for the rungs before it."
-    display.say(text)
+        latest = ", the latest before it that does such heads" if width > 256 else ""
+        text += f". Where both are recorded it is {wide.median():.1f} times as fast as rung 3{latest}"
+    display.say(f"{text}.")
 
 
 def a_warp_ahead() -> None:
@@ -146,7 +141,13 @@ def a_warp_ahead() -> None:
     at = {(what, t): apart.begins(0, what, t) for what in ("QK", "softmax", "PV") for t in (0, 1)}
     other = {(what, t): apart.begins(1, what, t) for what in ("QK", "softmax", "PV") for t in (0, 1)}
     pv, qk1 = at["PV", 0], at["QK", 1]
-    text = "Follow **warp 0 in the lower drawing**:\n\n"
+    said = f"In rung 7 no product runs in steps {listed(map(str, together.idle))}. "
+    if not apart.idle:
+        said += (
+            "**In rung 13 one runs in each step: while one warp takes its softmax, the other multiplies.**"
+        )
+    display.say(said.strip())
+    text = "In the lower drawing:\n\n"
     text += f"- Step {at['QK', 0]}: scores of tile 0 (QK0).\n"
     text += f"- Step {at['softmax', 0]}: softmax of tile 0 (amber). Warp 0 also starts to copy its share of "
     text += "tile 1 into slot 1.\n"
@@ -165,7 +166,7 @@ def a_warp_ahead() -> None:
     )
     text += "QK1, *full* of slot 1, until warp 1 has ended QK0 and copied its share of tile 1; after QK1, "
     text += "*empty* of slot 0, until warp 1 has ended PV0."
-    display.say(text)
+    display.fold_parts("Warp 0, step by step", [text])
 
 
 # The rung that each later one is held against.

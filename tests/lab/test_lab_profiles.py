@@ -1,11 +1,15 @@
 """Profiles through the lab: taken once, and left out by name where an instrument cannot be used."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pandas as pd
 import pytest
 from rooflab import lab as laboratory
+from rooflab import studies
 from rooflab.errors import MissingTool
+from rooflab.lab import profiles
 from rooflab.records.store import Store
-from rooflab.studies import environment
+from rooflab.studies import decode_checks, environment
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +68,29 @@ def test_a_profile_taken_once_is_not_taken_again(tmp_path, monkeypatch):
     frame = lab.profile("environment", [*others, first], "cupti")
     assert asked == [[first.id], [case.id for case in others]]
     assert frame["case"].tolist() == [case.id for case in (*others, first)]
+
+
+def test_checks_are_asked_by_several_processes_but_for_those_that_others_disturb(monkeypatch):
+    study, asked, pools = studies.get("decode"), [], []
+
+    def checks(self, cases):
+        asked.append([case.operator for case in cases])
+        return pd.DataFrame({"case": [case.id for case in cases], "quantity": "q", "value": 1.0})
+
+    def pool(workers, mp_context):
+        pools.append(workers)
+        return ThreadPoolExecutor(1)
+
+    monkeypatch.setattr(type(study), "checks", checks)
+    monkeypatch.setattr(profiles, "ProcessPoolExecutor", pool)
+    cases = decode_checks.cases()
+    found = profiles.take("decode", cases, "checks", None)
+    assert sorted(found["case"]) == sorted(case.id for case in cases)
+    assert pools == [profiles._PROCESSES] == [len(asked) - 1]
+    assert set(asked[-1]) == set(study.checks_apart) and not set(sum(asked[:-1], [])) & set(
+        study.checks_apart
+    )
+    asked.clear()
+    pools.clear()
+    profiles.take("decode", cases[:3], "checks", None)
+    assert (len(asked), pools) == (1, []), "a few start no process"

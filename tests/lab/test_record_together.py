@@ -35,6 +35,7 @@ device.uuid = lambda: gpu
 device.probe = lambda: {"gpu": "NVIDIA H200", "driver": "580", "compute_capability": (9, 0)}
 for module in (announcing, recording, session):
     module.require_gpu, module.this_arch = lambda: None, lambda: None
+recording.warm_ahead = lambda wanted, progress: None
 paths.BUILD = root / "build"
 session.take = lambda study, cases, tool, metrics: pd.DataFrame(
     {"case": [c.id for c in cases], "refused": True, "when": "before", "sentence": "no"})

@@ -49,8 +49,8 @@ _WARM_UP_S = 0.05
 SUSTAINED_S = 0.3  # an H200's clock settles within 0.2 s of a kernel's own load
 NEIGHBOUR_S = 0.08
 # A burst rests so long, or so many replays if they take longer, and at most a fifth of a second. On an H200
-# 10 ms before a chain of 2 ms and 100 ms before one of 12 ms give what 200 ms give, within 1 %.
-_REST_S, _REST_REPLAYS, _REST_MOST_S = 0.01, 8.0, 0.2
+# 10 ms before a chain of 2 ms and 35 ms before one of 7 ms give what 200 ms give, within 1 %.
+_REST_S, _REST_REPLAYS, _REST_MOST_S = 0.01, 5.0, 0.2
 
 
 @dataclass(frozen=True)

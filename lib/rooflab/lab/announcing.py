@@ -14,9 +14,13 @@ Timed = tuple[Study, Sequence[Case]]
 Profiled = tuple[Study, Sequence[Case], str, Sequence[str] | None]  # with the instrument and its metrics
 
 
-def announce(lab: Lab, timed: Iterable[Timed], profiled: Iterable[Profiled] = ()) -> Estimate:
-    """Say how long it takes to measure and profile what of these cases a live lab does not hold fresh."""
-    found, arch = Estimate(lab.spec or slowest()), this_arch()
+def announce(
+    lab: Lab, timed: Iterable[Timed], profiled: Iterable[Profiled] = (), processes: int = 1
+) -> Estimate:
+    """Say how long it takes to measure and profile what of these cases a live lab does not hold fresh, where
+    so many `processes` make libraries' first calls.
+    """
+    found, arch = Estimate(lab.spec or slowest(), processes), this_arch()
     for study, cases in timed:
         stale = lab.stale(study, cases, compiled=False)
         groups = [group for group in study.groups(cases) if any(case.id in stale for case in group)]

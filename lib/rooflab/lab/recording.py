@@ -17,6 +17,7 @@ from rooflab.lab.compiling import compile_ahead
 from rooflab.lab.locks import claim, study_lock
 from rooflab.lab.opening import open
 from rooflab.lab.session import Lab
+from rooflab.lab.warming import keep_compiled, processes, warm_ahead
 from rooflab.ops import this_arch
 from rooflab.studies.base import Study, require_gpu
 
@@ -42,6 +43,7 @@ def record(
         lab.say = say
     if wanted:
         require_gpu()
+    keep_compiled()
     with ExitStack() as claims:
         held = {}
         for study in wanted:
@@ -77,7 +79,9 @@ def _record(lab: Lab, wanted: Sequence[Study], claims: Mapping[str, FileLock]) -
         lab,
         [(study, cases[study.name]) for study in wanted],
         [(study, profiled, tool, metrics) for study, tool, profiled, metrics in profiles],
+        processes(),
     )
+    warm_ahead(expected.first, lab.progress)
     with lab.progress.over(expected.parts):
         for study in wanted:
             _wait_for_others(lab, study)

@@ -315,7 +315,7 @@ class Attention(Study):
     """Lesson 06."""
 
     name, lesson = "attention", "06"
-    setup_s = 0.2
+    setup_s, checks_apart = 0.2, ()
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":

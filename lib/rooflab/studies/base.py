@@ -132,6 +132,9 @@ class Study:
     # What a case took on the H200 beside the clock, for estimates: buffers, gate before and after; one check.
     setup_s: float = 0.45
     check_s: float = 0.4
+    # Checks, by operator, of time, power or free memory, which other processes on the GPU would change; None
+    # stands for all of a study.
+    checks_apart: Sequence[str] | None = None
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         """Every case this study records at this effort, "full" or "quick"."""

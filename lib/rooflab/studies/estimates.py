@@ -31,6 +31,14 @@ FIRST_CALLS: dict[str, tuple[float, tuple[str, ...]]] = {
 _INSTRUMENTS = {"ncu": (7.0, 0.35), "nsys": (7.0, 0.8), "cupti": (7.0, 3.0), "sanitizer": (2.0, 2.6)}
 
 
+def first_call(case: Case) -> tuple[float, tuple]:
+    """Seconds that a library's first call of a case takes, 0 for most, and what makes another call a first
+    one again.
+    """
+    seconds, columns = FIRST_CALLS.get(case.impl, (0.0, ()))
+    return seconds, (case.impl, *(getattr(case, column) for column in columns))
+
+
 def slowest() -> Device:
     """What a GPU that the table of devices lacks is taken for."""
     return min(map(devices.get, devices.names()), key=lambda known: known.dram_gb_s)
@@ -39,10 +47,12 @@ def slowest() -> Device:
 @dataclass
 class Estimate:
     """Seconds of the cases and profiles given so far: `parts` by (study, case id) and (study, instrument), of
-    these `libraries` those of first calls, by the library's name.
+    these `libraries` those of first calls, by the library's name; `processes` make first calls at a time.
     """
 
     device: Device
+    processes: int = 1
+    first: list[tuple[Study, Case]] = field(default_factory=list)  # whose call is the first of its shape
     parts: dict[tuple[str, str], float] = field(default_factory=dict)
     libraries: dict[str, float] = field(default_factory=dict)
     profiled: int = 0
@@ -64,16 +74,19 @@ class Estimate:
             key = (study.name, case.id)
             if key not in self.parts:
                 unable = arch is not None and study.why_not(case, arch)
-                self.parts[key] = 0.0 if unable else study.seconds(case, self.device) + self._first_call(case)
+                self.parts[key] = (
+                    0.0 if unable else study.seconds(case, self.device) + self._first_call(study, case)
+                )
             found[key] = self.parts[key]
         return found
 
-    def _first_call(self, case: Case) -> float:
-        seconds, columns = FIRST_CALLS.get(case.impl, (0.0, ()))
-        call = (case.impl, *(getattr(case, column) for column in columns))
+    def _first_call(self, study: Study, case: Case) -> float:
+        seconds, call = first_call(case)
         if not seconds or call in self._called:
             return 0.0
         self._called.add(call)
+        self.first.append((study, case))
+        seconds /= self.processes
         self.libraries[case.impl] = self.libraries.get(case.impl, 0.0) + seconds
         return seconds
 

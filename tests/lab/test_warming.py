@@ -1,0 +1,79 @@
+"""Libraries' first calls, made ahead and several at a time."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rooflab import studies
+from rooflab.hardware import device
+from rooflab.lab import warming
+from rooflab.lab.progress import Progress
+from rooflab.studies import attention
+from rooflab.studies.estimates import FIRST_CALLS, Estimate
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU with memory for three processes, which are threads here."""
+    free = 3 * warming._MEMORY_BYTES + 1
+    runtime = SimpleNamespace(memGetInfo=lambda: (free, free))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    pools = []
+
+    def pool(workers, mp_context):
+        pools.append(workers)
+        return ThreadPoolExecutor(workers)
+
+    monkeypatch.setattr(warming, "ProcessPoolExecutor", pool)
+    monkeypatch.setattr(warming, "processes", lambda: 8)
+    return pools
+
+
+def first_cases():
+    found = Estimate(device.get("h200"))
+    found.add(attention.Attention(), attention.Attention().cases())
+    return found.first
+
+
+def test_every_first_call_is_made_once_and_one_that_fails_stops_no_other(gpu, monkeypatch):
+    wanted, launched = first_cases(), []
+
+    def contestants(self, cases):
+        (case,) = cases
+        if len(launched) == 1:
+            launched.append("failed")
+            raise RuntimeError("no such kernel")
+        return [SimpleNamespace(launch=lambda copy: launched.append(case.id), outputs=[[np.zeros(1)]])]
+
+    monkeypatch.setattr(attention.Attention, "contestants", contestants)
+    warming.warm_ahead(wanted, Progress(lambda line: None))
+    assert gpu == [3], "as many processes as the GPU's memory holds"
+    assert len(launched) == len(wanted) > 5 and launched.count("failed") == 1
+    assert set(launched) <= {"failed", *(case.id for _, case in wanted)} and len(set(launched)) == len(wanted)
+
+
+def test_the_first_case_of_each_call_is_listed_and_its_seconds_are_shared():
+    wanted = [case for _, case in first_cases()]
+    calls = {(case.impl, *(getattr(case, name) for name in FIRST_CALLS[case.impl][1])) for case in wanted}
+    assert len(calls) == len(wanted) and {case.impl for case in wanted} >= {"flash_attn_4"}
+    alone, shared = Estimate(device.get("h200")), Estimate(device.get("h200"), processes=4)
+    for each in (alone, shared):
+        each.add(studies.get("attention"), attention.Attention().cases())
+    assert sum(shared.libraries.values()) == pytest.approx(sum(alone.libraries.values()) / 4)
+
+
+def test_one_first_call_starts_no_process(gpu):
+    warming.warm_ahead(first_cases()[:1], Progress(lambda line: None))
+    assert gpu == []
+
+
+def test_libraries_keep_what_they_compile_unless_a_user_says_otherwise(monkeypatch):
+    name = "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED"
+    monkeypatch.setenv(name, "0")
+    warming.keep_compiled()
+    assert warming.os.environ[name] == "0"
+    monkeypatch.delenv(name)
+    warming.keep_compiled()
+    assert warming.os.environ[name] == "1"

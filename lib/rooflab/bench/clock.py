@@ -48,9 +48,10 @@ _MAX_CHAIN = 4000
 _WARM_UP_S = 0.05
 SUSTAINED_S = 0.3  # an H200's clock settles within 0.2 s of a kernel's own load
 NEIGHBOUR_S = 0.08
-# A burst rests so long, or so many replays if they take longer, and at most a fifth of a second. On an H200
-# 10 ms before a chain of 2 ms and 35 ms before one of 7 ms give what 200 ms give, within 1 %.
-_REST_S, _REST_REPLAYS, _REST_MOST_S = 0.01, 5.0, 0.2
+# A burst rests so long, or so many replays if they take longer, and at most a tenth of a second. On an H200
+# 10 ms before a chain of 2 ms and 35 ms before one of 7 ms give what 200 ms give, within 1 %; a chain of more
+# than 20 ms heats the GPU by itself.
+_REST_S, _REST_REPLAYS, _REST_MOST_S = 0.01, 5.0, 0.1
 
 
 @dataclass(frozen=True)
@@ -285,8 +286,10 @@ def chains(contestants: Sequence[Admitted]) -> Iterator[tuple[Replay, list[Chain
 def _chain(contestant: Admitted, replay_us: Replay) -> Chain:
     copies = contestant.work.copies
     trial = _capture(contestant, max(copies, 4))
-    replay_us(trial)
-    per_launch = min(replay_us(trial) for _ in range(3)) / max(copies, 4)
+    taken = replay_us(trial)
+    if taken < 10 * CHAIN_US:  # a slower one needs no exact count
+        taken = min(replay_us(trial) for _ in range(3))
+    per_launch = taken / max(copies, 4)
     wanted = min(CHAIN_US / max(per_launch, 0.1), _MAX_CHAIN)
     length = copies * math.ceil(wanted / copies)
     return Chain(_capture(contestant, length), length, per_launch * length)

@@ -72,9 +72,13 @@ def _record(lab: Lab, wanted: Sequence[Study], claims: Mapping[str, FileLock]) -
     troubles = []
     lab.start()
     cases = {study.name: lab.cases(study.name) for study in wanted}
-    # All of them first, for a study's own few would wait for the slowest with most cores idle.
-    compile_ahead([(study, cases[study.name]) for study in wanted], this_arch(), lab.progress)
     profiles = [(study, *each) for study in wanted for each in study.profiles(lab.effort, lab.sized)]
+    # All of them first, for a study's own few would wait for the slowest with most cores idle.
+    compile_ahead(
+        [*((study, cases[study.name]) for study in wanted), *((of, some) for of, _, some, _ in profiles)],
+        this_arch(),
+        lab.progress,
+    )
     expected = announce(
         lab,
         [(study, cases[study.name]) for study in wanted],

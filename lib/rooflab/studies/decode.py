@@ -203,7 +203,8 @@ class Decode(Study):
     name, lesson = "decode", "08"
     # The last two: more where several rows' logits are judged; for Gemma, whose weights each case makes.
     setup_s, check_s, several_s, gemma_s = 0.4, 1.2, 2.5, 10.0
-    after, checks_apart = predictions.SOURCES, ("energy", "long")
+    checks_apart = ("energy", "long")
+    after = predictions.SOURCES
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":
@@ -358,7 +359,7 @@ class Decode(Study):
 
         asked = decode_checks.cases(effort, device)
         wanted = [("checks", asked, None), ("cupti", traced(), None), ("ncu", counted(device), METRICS)]
-        return [*wanted, ("timeline", [*timed(device), *decode_checks.timed_beside(device)], None)]
+        return [*wanted, ("timeline", timed(device), None)]
 
     def profile_columns(self, tool: str, metrics: Sequence[str] | None) -> tuple[str, ...]:
         if tool == "cupti":

@@ -203,8 +203,7 @@ class Decode(Study):
     name, lesson = "decode", "08"
     # The last two: more where several rows' logits are judged; for Gemma, whose weights each case makes.
     setup_s, check_s, several_s, gemma_s = 0.4, 1.2, 2.5, 10.0
-    checks_apart = ("energy", "long")
-    after = predictions.SOURCES
+    after, checks_apart = predictions.SOURCES, ("energy", "long")
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":

@@ -85,9 +85,13 @@ def _record(lab: Lab, wanted: Sequence[Study], claims: Mapping[str, FileLock]) -
         [(study, profiled, tool, metrics) for study, tool, profiled, metrics in profiles],
         processes(),
     )
-    warm_ahead(expected.first, lab.progress)
+    first = expected.first
     with lab.progress.over(expected.parts):
         for study in wanted:
+            # Not before a study needs it: by then what a library builds when it is installed may be there.
+            if any(of is study for of, _ in first):
+                warm_ahead(first, lab.progress)
+                first = []
             _wait_for_others(lab, study)
             began = time.monotonic()
             lab.take_timings(study, cases[study.name])

@@ -135,6 +135,7 @@ void stop() {
 void fibre_main() {
   launch->entry(argument_list);
   self->state = ENDED;
+  self->block->warps[self->warp].gone |= 1u << self->lane;
   ++self->block->ended;
   // Lanes that have ended are not waited for, so others may now be complete.
   Fibre* warp = &fibres[self->block->first + self->warp * 32];
@@ -154,7 +155,7 @@ void start(Fibre& f, Block* block, uint32_t linear, char* stack) {
   f.state = READY, f.spun = 0;
   f.waits_at = 0, f.waits_for = nullptr, f.again = false;
   f.file = "", f.line = 0;
-  memset(f.lane_time, 0, sizeof f.lane_time);
+  if (launch->watched) memset(f.lane_time, 0, sizeof f.lane_time);
   f.known.clear();
   f.copies.clear(), f.group = 0;
   memcpy(stack, &CANARY, 8);
@@ -180,8 +181,10 @@ void prepare(Block& block, uint32_t linear, uint32_t first) {
   block.arrived = block.ended = 0;
   block.barrier_time = 0;
   block.known.clear();
+  block.warps.assign((threads + 31) / 32, Warp{});
+  if (threads % 32) block.warps.back().gone = ~0u << threads % 32;
   block.shared = Shadow();
-  for (uint32_t t = 0; t < threads; ++t) start(fibres[first + t], &block, t, stacks + STACK * (first + t));
+  for (uint32_t t = 0; t < threads; ++t) start(fibres[first + t], &block, t, stacks + STRIDE * (first + t));
   // A GPU's shared memory holds whatever was there; ours holds NaN (and -1).
   if (launch->cooperative) {
     size_t used = 0;
@@ -366,9 +369,9 @@ int simt_launch(const Launch* description) {
   tls = nullptr, tls_size = 0;
   dl_iterate_phdr(find_image, nullptr);
   if (launch->variable_count && !tls) return -1;
-  if (stack_room < count * STACK) {
+  if (stack_room < count * STRIDE) {
     if (stacks) munmap(stacks - STACK_GUARD, STACK_GUARD + stack_room);
-    stack_room = count * STACK;
+    stack_room = count * STRIDE;
     void* room = mmap(nullptr, STACK_GUARD + stack_room, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     stacks = room == MAP_FAILED ? nullptr : static_cast<char*>(room) + STACK_GUARD;

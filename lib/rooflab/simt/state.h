@@ -170,8 +170,9 @@ struct alignas(64) Fibre {  // what every turn looks at comes first
   std::vector<Copy> copies;
   uint32_t group;  // that copies are put into now
 };
-struct Warp {
-  uint32_t waiting, gone;  // lanes at an operation of the warp, and those that have ended or never were
+struct Warp {  // masks of its lanes: at an operation of the warp, at __activemask, at a barrier; ended, or never there
+  uint32_t waiting, asking, held, gone;
+  uint32_t ready() const { return ~(waiting | held | gone); }
 };
 struct Block {
   uint32_t linear, first;  // first fibre

@@ -159,7 +159,8 @@ bool release_active(uint32_t from, uint32_t to) {
     for (uint32_t l = k; l < to; ++l) mask |= unsigned(same_place(fibres[l], first)) << fibres[l].lane;
     for (uint32_t l = to; l-- > k;)
       if (same_place(fibres[l], first)) fibres[l].value[0] = mask, fibres[l].state = READY;
-    first.block->warps[first.warp].waiting &= ~mask;
+    Warp& warp = first.block->warps[first.warp];
+    warp.waiting &= ~mask, warp.asking &= ~mask;
     return true;
   }
   return false;
@@ -176,6 +177,7 @@ int simt_barrier(int kind, int predicate, const char* file, int line) {
   Block& block = *f.block;
   f.state = AT_BARRIER;
   f.operation = kind, f.file = file, f.line = line, f.predicate = predicate;
+  block.warps[f.warp].held |= 1u << f.lane;
   if (++block.arrived < threads) {
     hand_over();
     return f.result;
@@ -207,6 +209,7 @@ int simt_barrier(int kind, int predicate, const char* file, int line) {
   block.known.merge(known);
   block.barrier_time = ++now;
   for (uint32_t t = 0; t < threads; ++t) fibres[block.first + t].state = READY, fibres[block.first + t].result = result;
+  for (Warp& warp : block.warps) warp.held = 0;
   hand_over();  // so that threads run in their order
   return result;
 }
@@ -219,7 +222,9 @@ int simt_warp(int operation, unsigned mask, void* value, int size, int argument,
   if (size == 4) memcpy(f.value, value, 4);
   else if (size) memcpy(f.value, value, size);
   f.state = AT_WARP;
-  f.block->warps[f.warp].waiting |= 1u << f.lane;
+  Warp& warp = f.block->warps[f.warp];
+  warp.waiting |= 1u << f.lane;
+  if (operation == SIMT_ACTIVE) warp.asking |= 1u << f.lane;
   if (!(mask >> f.lane & 1)) {
     Fault& fault = report(DIVERGENT_WARP, "mask", f.linear);
     fault.file = file, fault.line = line;

@@ -154,7 +154,9 @@ def runtime_path() -> Path:
     with FileLock(target.with_suffix(".lock")):  # it takes seconds, which two processes need not both spend
         if not target.is_file():
             where = [f"-I{INCLUDE}", f"-I{INCLUDE.parent}"]
-            _compile([*_RUNTIME_FLAGS, *where, *map(str, RUNTIME)], target, "The CPU runtime")
+            *first, last = map(str, RUNTIME)  # all in one, so that the standard headers are parsed once
+            parts = [word for part in first for word in ("-include", part)]
+            _compile([*_RUNTIME_FLAGS, *where, *parts, last], target, "The CPU runtime")
     return target
 
 

@@ -70,7 +70,7 @@ def check(spec, format, head_format, rung, count=6, blocks=3, **options):
 
 @pytest.mark.parametrize(
     ("rung", "format", "head_format"),
-    # Each is compiled for it; test_operators.py gates each rung in each format over one layer.
+    # Each is a program to compile; test_operators.py gates each rung over one layer, in a format in turn.
     [
         (rung, *formats)
         for i, rung in enumerate(RUNGS)

@@ -37,9 +37,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(long))
 
 
+def pytest_collection() -> None:
+    """What collecting makes stays, so nothing is gained by looking through it again and again."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests and all that they import stay until the end: collections need not look at them."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

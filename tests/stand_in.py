@@ -181,7 +181,7 @@ class Machine:
         if tool == "cupti" and "torch" in self.lacks:
             raise errors.MissingTool("CUPTI is read through torch.profiler, and torch is not installed here.")
         held = _profiled(study, tool)
-        near = {case.id: min(held, key=lambda name, case=case: _distance(case.id, name)) for case in cases}
+        near = {case.id: _nearest_profiled(study, tool, case.id) for case in cases}
         return pd.concat([held[near[case.id]].assign(case=case.id) for case in cases], ignore_index=True)
 
 
@@ -239,6 +239,11 @@ def _distance(one: str, other: str) -> tuple[int, str]:
     a, b = one.split(), other.split()
     asked, answered = (words[0].partition("/")[0] for words in (a, b))
     return len(set(a) ^ set(b)) + 100 * (a[0] != b[0]) + 1000 * (asked != answered), other
+
+
+@cache
+def _nearest_profiled(study: str, tool: str, case: str) -> str:
+    return min(_profiled(study, tool), key=lambda name: _distance(case, name))
 
 
 @cache

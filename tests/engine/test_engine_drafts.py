@@ -114,7 +114,8 @@ class Contrary(engine.Engine):
             ),
             *((FORMATS[0], *sizes, kind) for sizes in ((1, 3), (2, 7), (8, 9)) for kind in KINDS),
             *((FORMATS[0], length, 6, "contrary") for length in (2, 4, 8)),
-        ]
+        ],
+        step=3,
     ),
 )
 def test_speculation_gives_the_tokens_of_plain_decoding(formats, length, count, kind):

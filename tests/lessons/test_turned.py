@@ -64,7 +64,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_replay_shows_what_was_recorded_whatever_effort_is_asked_for(quick: Path, asked: str) -> None:
     assert lab.open("replay", str(quick), asked).effort == "quick"
     assert lab.open("replay", "h200", asked).effort == "full"
-    lessons = share(replaying.lessons(), 3)
+    lessons = share(replaying.lessons(), 2)
     for recording in (quick, "h200"):
         parts = [str(one) for one in replaying.replay(recording, lessons, EFFORT=asked) if not one.whole]
         assert not parts, f"{SEED}: " + "\n".join(parts)
@@ -153,7 +153,7 @@ def test_lessons_follow_each_other_on_a_gpu_that_lacks_much(
 ) -> None:
     """Each finds in the store what those before it left, and says in words what this GPU cannot do."""
     machine = Machine(gpu, frozenset(lacks))
-    stems = replaying.lessons() if ALL else sorted({*AFTER, *share(replaying.lessons(), 4)})
+    stems = replaying.lessons() if ALL else sorted({*AFTER, *share(replaying.lessons(), 2)})
     for page in replaying.live(machine, tmp_path, stems):
         assert page.whole, f"{SEED}: {page}"
 

@@ -304,7 +304,7 @@ CHIPS = {"75": (64, 112, 256), "80": (512,), "89": (128, 512), "90": (64, 112, 1
             if head_dim <= op.WIDEST.get(rung.name, 512) and arch in rung.archs
             if rung.name != "8_head_dim_slices" or head_dim % 64 == 0
         ),
-        step=3,  # a third of a second each
+        step=5,  # a third of a second each
     ),
     ids=lambda one: getattr(one, "name", None),
 )

@@ -84,7 +84,8 @@ SHAPES: list[tuple[int, int, tuple[int, int], dict]] = [
 
 
 @pytest.mark.parametrize(
-    ("name", "head_dim", "shape"), thinned(pairs((*width, shape) for width in WIDTHS for shape in SHAPES))
+    ("name", "head_dim", "shape"),
+    thinned(pairs((*width, shape) for width in WIDTHS for shape in SHAPES), step=3),
 )
 def test_the_hopper_rungs_are_right(name, head_dim, shape):
     n, context, heads, how = shape
@@ -166,7 +167,7 @@ def needs_nvrtc():
     ("name", "head_dim", "window", "brain"),
     thinned(
         pairs((*width, window, brain) for width in WIDTHS for window in (None, 512) for brain in (0, 1)),
-        step=3,  # half a second each, as below
+        step=5,  # half a second each, as below
     ),
 )
 def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim, window, brain):
@@ -191,7 +192,7 @@ def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim, wind
             for tile in op.tile_laws(head_dim)
             for numbers in ((1, 0), (7, 1))
         ),
-        step=3,
+        step=5,
     ),
 )
 def test_every_tile_of_the_law_compiles_unspilled(name, tile, numbers):

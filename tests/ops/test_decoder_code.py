@@ -9,7 +9,7 @@ from rooflab import engine
 from rooflab.errors import MissingTool
 from rooflab.ops import decoder
 from rooflab.runtime import nvrtc
-from shares import pairs
+from shares import pairs, thinned
 
 LADDER = {rung.name: rung for rung in decoder.LADDERS["decode_step"]}
 FORMATS = [
@@ -30,11 +30,13 @@ def built(name, format, head, model="qwen2.5-1.5b"):
 
 @pytest.mark.parametrize(
     ("name", "format", "head"),
-    pairs(
-        (name, format, head)
-        for format, head in FORMATS
-        for name in ("7_split_k", "8_tensor_attention", "9_flags_in_data")
-    ),
+    thinned(
+        pairs(
+            (name, format, head)
+            for format, head in FORMATS
+            for name in ("7_split_k", "8_tensor_attention", "9_flags_in_data")
+        )
+    ),  # two seconds each
 )
 def test_no_format_spills(name, format, head):
     cubin, entry = built(name, format, head)

@@ -244,7 +244,7 @@ def test_every_choice_fits_its_device(slug):
             chosen.add((name, *sorted(macros.items())))
     for name in {name for name, *_ in chosen}:
         rung = ops.rung_of(int4.LADDERS["int4"], name, "")
-        for _, *macros in thinned(pairs(sorted(one for one in chosen if one[0] == name))):
+        for _, *macros in thinned(pairs(sorted(one for one in chosen if one[0] == name)), step=3):
             assert rung.cubin(arch, dict(macros)).resources[rung.entry].spill_bytes == 0, (name, macros)
 
 

@@ -73,6 +73,11 @@ def test_every_change_of_code_counts(old, new):
         ("#define A 1\nb", "#define A 1 b", False),
         ("  #  pragma unroll\nfor", "#pragma unroll\nfor", False),  # cautious: spaces in directives count
         ("a /* never closed", "a", True),
+        ("a\n}\n/* b\n}\nc */ d", "a } d", True),
+        ("// a \\\n}\nb\n}\nc", "b } c", True),
+        ("#define A \\\n}\nb", "#define A }\nb", True),
+        ("x\n}\n#define A 1\n}\ny", "x }\n#define A 1\n} y", True),
+        ('s = R"(\n}\n// x)";', 's = R"(\n}\n// y)";', False),
         ("k<<<1, 2>>>(x)", "k<<<1,2>>>( x )", True),
     ],
 )

@@ -83,7 +83,7 @@ def widths_in_sass(case, opcode):
 RUNGS = sorted({(case.operator, case.impl) for case in CASES})
 
 
-@pytest.mark.parametrize("rung", thinned(RUNGS), ids="/".join)
+@pytest.mark.parametrize("rung", thinned(RUNGS, step=3), ids="/".join)
 def test_the_machine_code_loads_and_stores_in_the_widths_of_the_source(rung):
     """No load of the source is split in two, none are merged into a wider one."""
     cases = [case for case in CASES if (case.operator, case.impl) == rung]

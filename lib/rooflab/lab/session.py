@@ -86,7 +86,7 @@ class Lab:
         return Roofs(self._roofs, self._take_roof) if self.mode == "live" else self._recorded_roofs
 
     def _roofs(self) -> dict[str, Roof]:
-        return roofs(self.store.read("bandwidth"))
+        return dict(self.store.made_of("bandwidth", roofs))
 
     @cached_property
     def _recorded_roofs(self) -> dict[str, Roof]:

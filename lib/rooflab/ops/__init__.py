@@ -106,9 +106,8 @@ class Rung:
         """
         defines = sorted(self.with_defaults(options).items())
         machine = None if arch is None else self.cubin(arch, options).machine_code(self.entry)
-        return identity(
-            f"{launch_rule}\n{self.grid} {self.words} {defines}", nvrtc.whole_source(self.path), machine
-        )
+        rule = f"{launch_rule}\n{self.grid} {self.words} {defines}"
+        return identity(rule, nvrtc.whole_source(self.path), machine, stripped=True)
 
 
 @functools.cache

@@ -145,7 +145,7 @@ class Case:
         if self.state and self.clock != "graph":
             raise UsageError(f"The graph clock alone has states, so {self.clock!r} takes no {self.state!r}.")
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """Readable name, unique within a study, e.g. "read/4_grid n=1073741824 blocks=528 cold graph"."""
         words = [f"{self.operator}/{self.impl}"] + [self.kind] * (self.kind != "own")

@@ -175,20 +175,27 @@ def write_atomically(path: Path, text: str) -> None:
             os.close(folder)
 
 
-def frame(rows: list[dict[str, str]], schema: Mapping[str, str], path: Path) -> pd.DataFrame:
-    """Rows of texts as a DataFrame of `schema`'s columns (str, Int64, boolean, float64); errors name it."""
+def values_of(rows: list[dict[str, str]], schema: Mapping[str, str], path: Path) -> dict[str, list[Any]]:
+    """The values of `schema`'s columns in rows of texts, blank as None; errors name the table."""
     columns = {}
     for name, how in schema.items():
         values: list[Any] = [row[name] for row in rows]
-        if how == "text" and is_plain("".join(values)):  # all at once, for there are many
-            columns[name] = pd.Series(values, dtype="str")
-            continue
-        values = []
-        for line, row in enumerate(rows, 2):
-            try:
-                values.append(from_text(how, row[name]))
-            except (ValueError, KeyError):
-                kind = _KINDS.get(how, "a number")
-                raise UsageError(f"{path}, line {line}: {name} is {row[name]!r}, not {kind}.") from None
-        columns[name] = pd.Series(values, dtype=_DTYPES.get(how, "float64"))
-    return pd.DataFrame(columns)
+        if how != "text" or not is_plain("".join(values)):  # plain all at once, for there are many
+            for place, text in enumerate(values):
+                try:
+                    values[place] = from_text(how, text)
+                except (ValueError, KeyError):
+                    kind = _KINDS.get(how, "a number")
+                    raise UsageError(f"{path}, line {place + 2}: {name} is {text!r}, not {kind}.") from None
+        columns[name] = values
+    return columns
+
+
+def frame(rows: list[dict[str, str]], schema: Mapping[str, str], path: Path) -> pd.DataFrame:
+    """Rows of texts as a DataFrame of `schema`'s columns (str, Int64, boolean, float64); errors name it."""
+    return pd.DataFrame(
+        {
+            name: pd.Series(values, dtype=_DTYPES.get(schema[name], "float64"))
+            for name, values in values_of(rows, schema, path).items()
+        }
+    )

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import inspect
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from rooflab.errors import UsageError
 
@@ -14,9 +14,9 @@ from rooflab.errors import UsageError
 # no character literal.
 _TOKEN = re.compile(
     r"""
-    (?P<comment>  //(?:\\\r?\n|[^\n])* | /\*.*?(?:\*/|\Z) )
+    (?: //(?:\\\r?\n|[^\n])* | /\*.*?(?:\*/|\Z) )
   | (?P<newline>  \n )
-  | (?P<space>    (?:[^\S\n]|\\\r?\n)+ )
+  | (?:[^\S\n]|\\\r?\n)+
   | (?P<token>    (?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"
                 | (?:u8|[uUL])?"(?:\\.|[^"\\\n])*"
                 | (?:u8|[uUL])?'(?:\\.|[^'\\\n])+'
@@ -33,23 +33,48 @@ _DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _OF_CODE = re.compile(r"([0-9a-f]{10})\.([0-9a-f]{10})\.([0-9a-f]{10}|-)")
 
 
-@functools.lru_cache(maxsize=1024)  # a recording asks again for every case of a rung
 def strip_comments(cuda_source: str) -> str:
     """CUDA C++ reduced to its tokens: without comments, one space between tokens, a preprocessor directive a
     line of its own. String, character and raw literals are kept to the letter. Two sources with the same
     result compile to the same code (unless they read __LINE__); feeding the result back changes nothing."""
+    *before, last = cuda_source.split("\n}\n")
+    parts = [_reduced(f"{part}\n}}") for part in before]
+    if not all(part.closed for part in parts):
+        return "\n".join(_reduced(cuda_source).lines)
+    lines: list[str] = []
+    for part in [*parts, _reduced(last)]:
+        first, *rest = part.lines or ("",)
+        if lines and first and "#" not in (lines[-1][0], first[0]):  # code goes on, a directive does not
+            first = f"{lines.pop()} {first}"
+        lines += [first, *rest] if first else []
+    return "\n".join(lines)
+
+
+class _Reduced(NamedTuple):
+    """A source's tokens: a line a directive, and one for all code between two of them; and whether it ends
+    as it would in front of another line, not within a comment or a literal."""
+
+    lines: tuple[str, ...]
+    closed: bool
+
+
+# A comment or a literal that may have no end, or a line that goes on.
+_OPEN = re.compile(r'R"|/\*(?!.*?\*/)|[\\\r]\Z', re.DOTALL)
+
+
+@functools.lru_cache(maxsize=8192)  # rungs have headers in common, and a recording asks for every case
+def _reduced(cuda_source: str) -> _Reduced:
     lines: list[str] = []
     line, directive, gap, fresh_line = "", False, False, True
-    for match in _TOKEN.finditer(cuda_source):
-        if match.lastgroup == "newline":
+    for newline, token, _ in _TOKEN.findall(cuda_source):
+        if newline:
             if directive:
                 lines.append(line)
                 line, directive = "", False
             fresh_line = gap = True
-        elif match["token"] is None:
+        elif not token:  # space or a comment
             gap = True
         else:
-            token = match["token"]
             if fresh_line and token == "#":
                 lines.append(line)
                 line, directive = "", True
@@ -57,7 +82,7 @@ def strip_comments(cuda_source: str) -> str:
             separated = line and (gap or not directive)
             line += f" {token}" if separated else token
             fresh_line = gap = False
-    return "\n".join(text for text in [*lines, line] if text)
+    return _Reduced(tuple(text for text in [*lines, line] if text), not _OPEN.search(cuda_source))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -108,12 +133,12 @@ def _is_door(decorator: ast.AST) -> bool:
     return isinstance(call, ast.Name) and call.id in ("with_target", "remembered")
 
 
-def identity(launch: bytes | str, source: str, machine: bytes | None) -> str:
+def identity(launch: bytes | str, source: str, machine: bytes | None, *, stripped: bool = False) -> str:
     """The identity "<launch>.<source>.<machine>" of a kernel's figures: ten hex digits each of the launch
-    rule with repack code and compile options, of the source with its headers (comments stripped here), and
-    of the machine code with the compiler's version ("-" where None: unknown)."""
-    parts = [_digest(launch), _digest(strip_comments(source)), "-" if machine is None else _digest(machine)]
-    return ".".join(parts)
+    rule with repack code and compile options, of the source with its headers (comments stripped here unless
+    they are), and of the machine code with the compiler's version ("-" where None: unknown)."""
+    source = source if stripped else strip_comments(source)
+    return ".".join([_digest(launch), _digest(source), "-" if machine is None else _digest(machine)])
 
 
 def _digest(data: bytes | str) -> str:

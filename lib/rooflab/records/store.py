@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from operator import is_not
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from rooflab.records.csv_table import (
     read_table,
     table_text,
     to_text,
+    values_of,
     write_atomically,
 )
 from rooflab.records.fingerprint import SKIPPED, fresh
@@ -105,6 +107,7 @@ class Store:
             self.folder = self.root / "published"
         self._cache: dict[Path, tuple[Any, list[dict[str, str]]]] = {}
         self._runs: tuple[list[dict[str, str]], pd.DataFrame] | None = None
+        self._made: dict[tuple[str, Any], tuple[list[Any], Any]] = {}
 
     def studies(self) -> list[str]:
         """The names of the studies that this device has rows of."""
@@ -115,9 +118,22 @@ class Store:
     def read(self, study: str) -> pd.DataFrame:
         """All rows of a study (COLUMNS; str, Int64, boolean, float64), an empty frame if none are recorded;
         UsageError if the table is damaged, holds another study or names a run that runs.csv lacks."""
-        check_study(study)
+        return self.made_of(study, None).copy(deep=False)
+
+    def made_of(self, study: str, make: Callable[[pd.DataFrame], Any] | None) -> Any:
+        """What `make` makes of a study's rows: made once, and anew when the tables have changed."""
+        paths = self._tables() if self.published else [self.folder / f"{check_study(study)}.csv"]
+        # `_rows` gives the same list until the file changes.
+        held = [self._rows(self.folder / "runs.csv", RUN_SCHEMA), *(self._rows(p, SCHEMA) for p in paths)]
+        known = self._made.get((study, make))
+        if known is None or len(known[0]) != len(held) or any(map(is_not, known[0], held)):
+            made = make(self.read(study)) if make else self._frame(check_study(study), paths)
+            known = self._made[study, make] = held, made
+        return known[1]
+
+    def _frame(self, study: str, paths: list[Path]) -> pd.DataFrame:
         tables = []
-        for path in self._tables() if self.published else [self.folder / f"{study}.csv"]:
+        for path in paths:
             rows = self._study_rows(path, None if self.published else study)
             wanted = [row["study"] == study and self._mine(row) for row in rows]
             tables.append(frame(rows, SCHEMA, path)[pd.Series(wanted, dtype=bool)])
@@ -163,15 +179,11 @@ class Store:
             found = roofs()
             for path in self._tables():
                 held = read_table(path, SCHEMA)
-                derived = derive(frame(held, {name: SCHEMA[name] for name in _MEASURED}, path), found)
-                rows = [
-                    row
-                    | {
-                        name: to_text(name, SCHEMA[name], value)
-                        for name, value in zip(_DERIVED, new, strict=True)
-                    }
-                    for row, new in zip(held, derived[list(_DERIVED)].itertuples(index=False), strict=True)
-                ]
+                columns = values_of(held, {name: SCHEMA[name] for name in _MEASURED}, path).values()
+                rows = []
+                for row, measured in zip(held, zip(*columns, strict=True), strict=True):
+                    new = zip(_DERIVED, _derived(*measured, roofs=found), strict=True)
+                    rows.append(row | {name: to_text(name, SCHEMA[name], value) for name, value in new})
                 if rows != held:
                     self._write(path, rows, SCHEMA)
 

@@ -63,8 +63,21 @@ def _included(source: str) -> tuple[str, ...]:
 
 def whole_source(path: Path) -> str:
     """A rung's source with its headers in front, without comments: what an identity digests."""
-    text = path.read_text()
-    return strip_comments("\n".join([*headers_of(text).values(), text]))
+    known = _WHOLE.get(path)
+    if known is None or known[0] != [_state(file) for file, _ in known[0]]:
+        text = path.read_text()
+        headers = headers_of(text)
+        files = [_state(file) for file in (path, *(KERNELS / name for name in headers))]
+        known = _WHOLE[path] = files, strip_comments("\n".join([*headers.values(), text]))
+    return known[1]
+
+
+_WHOLE: dict[Path, tuple[list[tuple[Path, tuple[int, int, int]]], str]] = {}  # by the files as they were
+
+
+def _state(path: Path) -> tuple[Path, tuple[int, int, int]]:
+    found = path.stat()
+    return path, (found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 # --- compiling ----------------------------------------------------------------------------------------------

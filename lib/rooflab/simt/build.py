@@ -59,6 +59,9 @@ _OF_FAMILY = {  # in every build, and in a watched one too
     ),
 }
 
+# The runtime brings the standard libraries along: to look through them again is most of a program's linking.
+_LIBRARIES = {"gcc": ["-nodefaultlibs", "-lgcc"], "clang": []}
+
 # What only Hopper and later have, by the words a source would use.
 _HOPPER = {
     r"\bwgmma|\bwarpgroup_": "wgmma (warpgroup matrix products)",
@@ -151,7 +154,9 @@ def runtime_path() -> Path:
     with FileLock(target.with_suffix(".lock")):  # it takes seconds, which two processes need not both spend
         if not target.is_file():
             where = [f"-I{INCLUDE}", f"-I{INCLUDE.parent}"]
-            _compile([*_RUNTIME_FLAGS, *where, *map(str, RUNTIME)], target, "The CPU runtime")
+            *first, last = map(str, RUNTIME)  # all in one, so that the standard headers are parsed once
+            parts = [word for part in first for word in ("-include", part)]
+            _compile([*_RUNTIME_FLAGS, *where, *parts, last], target, "The CPU runtime")
     return target
 
 
@@ -320,25 +325,22 @@ def load(
         runtime = runtime_path()
         # The course's ptx.cuh is shadowed by ours, which comes first.
         where = [f"-I{folder}" for folder in (_precompiled(options), INCLUDE, KERNELS)]
-        main, extra = (target.with_suffix(f".{os.getpid()}.{part}.cpp") for part in ("main", "shared"))
+        main = target.with_suffix(f".{os.getpid()}.main.cpp")
         calls = "\n".join(f"SIMT_ENTRY({entry})" for entry in entries)
         main.write_text(
             f'#include "first.h"\n#line 1 "/kernels/{name}"\n{text}\n#line 1 "/simt/entries"\n{calls}\n'
         )
-        if dynamic:
-            extra.write_text(_dynamic_shared(dynamic))
         maps = [f"-ffile-prefix-map={INCLUDE}=/simt", f"-ffile-prefix-map={KERNELS}=/kernels"]
-        files = [str(main), *([str(extra)] if dynamic else [])]
+        compiled = main.with_suffix(".o")
         try:
             # -fsanitize at the compile step alone: linking with it would bring its runtime in.
-            objects = []
-            for file in files:
-                objects.append(f"{file}.o")
-                _compile([*options, *macros, *where, *maps, "-c", file], Path(objects[-1]), name)
-            _compile(["-shared", "-Wl,-Bsymbolic", *objects, str(runtime)], target, name)
+            _compile([*options, *macros, *where, *maps, "-c", str(main)], compiled, name)
+            objects = [compiled, *([_dynamic_shared(dynamic, options)] if dynamic else []), runtime]
+            linked = ["-shared", "-Wl,-Bsymbolic", *map(str, objects), *_LIBRARIES[_family(path)]]
+            _compile(linked, target, name)
         finally:
-            for leftover in (*files, *objects):
-                Path(leftover).unlink(missing_ok=True)
+            for leftover in (main, compiled):
+                leftover.unlink(missing_ok=True)
     return Program(name, target, watched, entries)
 
 
@@ -363,10 +365,18 @@ def _parameter_names(inner: str) -> list[str]:
     return names
 
 
-def _dynamic_shared(names: list[str]) -> str:
+def _dynamic_shared(names: list[str], options: list[str]) -> Path:
+    """The object with dynamic shared memory, which kernels that call it alike have in common."""
     # All of a kernel's `extern __shared__` arrays start at the same place.
     aliases = "\n".join(
         f'extern thread_local unsigned char {name}[{DYNAMIC_SHARED}] __attribute__((alias("simt_dynamic")));'
         for name in names
     )
-    return f"alignas(1024) thread_local unsigned char simt_dynamic[{DYNAMIC_SHARED}];\n{aliases}\n"
+    text = f"alignas(1024) thread_local unsigned char simt_dynamic[{DYNAMIC_SHARED}];\n{aliases}\n"
+    target = _cache_folder() / f"shared-{_digest(version(), options, text)}.o"
+    if not target.is_file():
+        source = target.with_suffix(f".{os.getpid()}.cpp")
+        source.write_text(text)
+        _compile([*options, "-c", str(source)], target, "Dynamic shared memory")
+        source.unlink()
+    return target

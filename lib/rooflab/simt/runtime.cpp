@@ -43,6 +43,7 @@ volatile sig_atomic_t interrupted;
 
 namespace {
 
+Fibre* returned;  // the last one that ran: lanes hand over to each other
 #ifdef ROOFLAB_UCONTEXT
 ucontext_t home;
 #else
@@ -109,16 +110,30 @@ void run_fibre(Fibre& f) {
   simt_switch(&home, f.sp);
 #endif
   self = nullptr;
-  uint64_t canary;
-  memcpy(&canary, f.stack, 8);
-  if (canary != CANARY) {
-    report(STACK_OVERFLOW, "", f.linear);
-    stopped = true;
-  }
 }
 
 void hand_over() {
   Fibre* f = self;
+  uint64_t canary;
+  memcpy(&canary, f->stack, 8);
+  if (canary != CANARY) {
+    report(STACK_OVERFLOW, "", f->linear);
+    stopped = true;
+  }
+#ifndef ROOFLAB_UCONTEXT
+  // Straight to the next lane that can run, as run_all would choose it.
+  const uint32_t later = f->block->warps[f->warp].ready() & ~((2u << f->lane) - 1);
+  if (later && !f->spun && !stopped && !interrupted) {
+    Fibre* next = f - f->lane + __builtin_ctz(later);
+    if (!next->spun) {
+      self = next;
+      threadIdx = next->index;
+      simt_switch(&f->sp, next->sp);
+      return;
+    }
+  }
+#endif
+  returned = f;
 #ifdef ROOFLAB_UCONTEXT
   swapcontext(&f->context, &home);
 #else
@@ -135,11 +150,14 @@ void stop() {
 void fibre_main() {
   launch->entry(argument_list);
   self->state = ENDED;
+  Warp& warp = self->block->warps[self->warp];
+  warp.gone |= 1u << self->lane;
   ++self->block->ended;
   // Lanes that have ended are not waited for, so others may now be complete.
-  Fibre* warp = &fibres[self->block->first + self->warp * 32];
-  for (uint32_t lane = 0; lane < 32 && self->warp * 32 + lane < threads; ++lane)
-    if (warp[lane].state == AT_WARP) try_warp(warp[lane]);
+  for (uint32_t lane = 0; warp.waiting >> lane; ++lane) {
+    if (warp.waiting >> lane & 1) try_warp(*(self - self->lane + lane));
+    if (lane == 31) break;
+  }
   hand_over();
   abort();
 }
@@ -154,7 +172,7 @@ void start(Fibre& f, Block* block, uint32_t linear, char* stack) {
   f.state = READY, f.spun = 0;
   f.waits_at = 0, f.waits_for = nullptr, f.again = false;
   f.file = "", f.line = 0;
-  memset(f.lane_time, 0, sizeof f.lane_time);
+  if (launch->watched) memset(f.lane_time, 0, sizeof f.lane_time);
   f.known.clear();
   f.copies.clear(), f.group = 0;
   memcpy(stack, &CANARY, 8);
@@ -180,8 +198,10 @@ void prepare(Block& block, uint32_t linear, uint32_t first) {
   block.arrived = block.ended = 0;
   block.barrier_time = 0;
   block.known.clear();
+  block.warps.assign((threads + 31) / 32, Warp{});
+  if (threads % 32) block.warps.back().gone = ~0u << threads % 32;
   block.shared = Shadow();
-  for (uint32_t t = 0; t < threads; ++t) start(fibres[first + t], &block, t, stacks + STACK * (first + t));
+  for (uint32_t t = 0; t < threads; ++t) start(fibres[first + t], &block, t, stacks + STRIDE * (first + t));
   // A GPU's shared memory holds whatever was there; ours holds NaN (and -1).
   if (launch->cooperative) {
     size_t used = 0;
@@ -210,9 +230,10 @@ void run_all(uint32_t count) {
       uint32_t limit = end;
       const uint32_t block_end = fibres[warp].block->first + threads;
       if (limit > block_end) limit = block_end;
-      for (bool moved = true; moved;) {  // a warp runs as far as it gets by itself
+      const Warp& lanes = fibres[warp].block->warps[fibres[warp].warp];
+      for (bool moved = lanes.ready() || lanes.asking; moved;) {  // a warp runs as far as it gets by itself
         moved = false;
-        for (uint32_t k = warp; k < limit; ++k) {
+        for (uint32_t k = warp; k < limit && lanes.ready() >> (k - warp); ++k) {
           Fibre& f = fibres[k];
           if (f.state != READY || (f.spun && moved)) continue;
           if (!idle && waits_in_vain(f)) {
@@ -222,14 +243,13 @@ void run_all(uint32_t count) {
           f.spun = 0;
           run_fibre(f);
           if (stopped || interrupted) return;
-          if (f.spun)
-            spinning = true;
-          else
-            moved = progress = true;
+          if (returned->spun) spinning = true;
+          if (returned != &f || !f.spun) moved = progress = true;
+          k = uint32_t(returned - fibres.data());
         }
-        if (!moved && release_active(warp, limit)) moved = progress = true;
+        if (!moved && lanes.asking && release_active(warp, limit)) moved = progress = true;
       }
-      for (uint32_t k = warp; k < limit; ++k) alive |= fibres[k].state != ENDED;
+      alive |= ~lanes.gone != 0;
       warp = limit;
     }
     if (!alive) return;
@@ -366,9 +386,9 @@ int simt_launch(const Launch* description) {
   tls = nullptr, tls_size = 0;
   dl_iterate_phdr(find_image, nullptr);
   if (launch->variable_count && !tls) return -1;
-  if (stack_room < count * STACK) {
+  if (stack_room < count * STRIDE) {
     if (stacks) munmap(stacks - STACK_GUARD, STACK_GUARD + stack_room);
-    stack_room = count * STACK;
+    stack_room = count * STRIDE;
     void* room = mmap(nullptr, STACK_GUARD + stack_room, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     stacks = room == MAP_FAILED ? nullptr : static_cast<char*>(room) + STACK_GUARD;

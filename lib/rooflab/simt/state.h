@@ -71,7 +71,9 @@ struct Launch {
 
 
 enum State { READY, AT_BARRIER, AT_WARP, ENDED };
-constexpr size_t STACK = 64 << 10, FRESH = 8 << 10;  // a fibre's, and how much of it a block's start wipes
+constexpr size_t STACK = 64 << 10, FRESH = 4 << 10;  // a fibre's, and how much of it a block's start wipes
+// From one stack to the next: by whole powers of two, a block's stacks would be in each other's place in every cache.
+constexpr size_t STRIDE = STACK + 13 * 64;
 constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11u;
 constexpr int IDLE_ROUNDS = 2000;
 constexpr size_t STACK_GUARD = 1 << 20;  // below the first stack: never accessed
@@ -141,7 +143,7 @@ struct Copy {  // started, and not done
   bool sound;  // nothing was wrong with it when it was started
 };
 
-struct Fibre {
+struct alignas(64) Fibre {  // what every turn looks at comes first
 #ifdef ROOFLAB_UCONTEXT
   ucontext_t context;
 #else
@@ -149,21 +151,28 @@ struct Fibre {
 #endif
   char* stack;
   Block* block;
+  uint32_t state, spun, lane, warp;
   uint3 index;
-  uint32_t linear, lane, warp, state, spun;
-  int operation, argument, width, predicate, result, line;
+  int operation;
   unsigned mask;
+  int argument;
+  uint64_t value[2];
+  int width, predicate, result, line;
+  uint32_t linear;
   const char* file;
   uint64_t waits_at;  // where the loop is that waits
   const void* waits_for;  // the value that it waits for, what it found there last, and whether that was in the same loop
   char found[16];
   int wait_size;
   bool again;
-  uint64_t value[2];
   uint64_t lane_time[32];
   Known known;
   std::vector<Copy> copies;
   uint32_t group;  // that copies are put into now
+};
+struct Warp {  // masks of its lanes: at an operation of the warp, at __activemask, at a barrier; ended, or never there
+  uint32_t waiting, asking, held, gone;
+  uint32_t ready() const { return ~(waiting | held | gone); }
 };
 struct Block {
   uint32_t linear, first;  // first fibre
@@ -172,6 +181,7 @@ struct Block {
   int accumulated;
   uint64_t barrier_time;
   Known known;
+  std::vector<Warp> warps;
   Shadow shared;
   std::vector<char> saved;  // shared memory while another block of a cooperative launch runs
 };

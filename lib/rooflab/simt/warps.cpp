@@ -90,13 +90,12 @@ void matrices(const Fibre& f, Fibre** lanes, unsigned present) {
 }  // namespace
 
 void try_warp(Fibre& f) {
+  if (f.operation == SIMT_ACTIVE) return;  // waits for no lane in particular
+  Warp& warp = f.block->warps[f.warp];
+  if (f.mask & ~(warp.waiting | warp.gone)) return;
   Fibre* lanes[32] = {};
   unsigned present = 0;
   const uint32_t first = f.block->first + f.warp * 32;
-  if (f.operation == SIMT_ACTIVE) return;  // waits for no lane in particular
-  // Lanes come in their order, so mostly it is the last one that is missing.
-  const uint32_t last = std::min(threads - 1, f.warp * 32 + 31 - uint32_t(__builtin_clz(f.mask)));
-  if (fibres[f.block->first + last].state != ENDED && fibres[f.block->first + last].state != AT_WARP) return;
   for (uint32_t k = 0; k < 32 && f.warp * 32 + k < threads; ++k) {
     Fibre& other = fibres[first + k];
     lanes[k] = &other;
@@ -106,7 +105,8 @@ void try_warp(Fibre& f) {
     present |= 1u << k;
   }
   const int operation = f.operation;
-  if (operation == SIMT_SYNC) {
+  if (operation == SIMT_SYNC && !launch->watched) {  // then nobody asks what threads know of each other
+  } else if (operation == SIMT_SYNC) {
     uint64_t merged[32] = {};
     Known known;
     ++now;
@@ -147,6 +147,7 @@ void try_warp(Fibre& f) {
   }
   for (int k = 0; k < 32; ++k)
     if (present >> k & 1) lanes[k]->state = READY;
+  warp.waiting &= ~present;
 }
 
 // __activemask: the lanes that got to the same place by the time the warp can't run without them.
@@ -158,6 +159,8 @@ bool release_active(uint32_t from, uint32_t to) {
     for (uint32_t l = k; l < to; ++l) mask |= unsigned(same_place(fibres[l], first)) << fibres[l].lane;
     for (uint32_t l = to; l-- > k;)
       if (same_place(fibres[l], first)) fibres[l].value[0] = mask, fibres[l].state = READY;
+    Warp& warp = first.block->warps[first.warp];
+    warp.waiting &= ~mask, warp.asking &= ~mask;
     return true;
   }
   return false;
@@ -174,6 +177,7 @@ int simt_barrier(int kind, int predicate, const char* file, int line) {
   Block& block = *f.block;
   f.state = AT_BARRIER;
   f.operation = kind, f.file = file, f.line = line, f.predicate = predicate;
+  block.warps[f.warp].held |= 1u << f.lane;
   if (++block.arrived < threads) {
     hand_over();
     return f.result;
@@ -205,6 +209,7 @@ int simt_barrier(int kind, int predicate, const char* file, int line) {
   block.known.merge(known);
   block.barrier_time = ++now;
   for (uint32_t t = 0; t < threads; ++t) fibres[block.first + t].state = READY, fibres[block.first + t].result = result;
+  for (Warp& warp : block.warps) warp.held = 0;
   hand_over();  // so that threads run in their order
   return result;
 }
@@ -214,8 +219,12 @@ int simt_warp(int operation, unsigned mask, void* value, int size, int argument,
   f.operation = operation, f.mask = mask, f.argument = argument, f.width = width, f.file = file, f.line = line;
   f.result = 0;
   f.value[0] = f.value[1] = 0;
-  if (size) memcpy(f.value, value, size);
+  if (size == 4) memcpy(f.value, value, 4);
+  else if (size) memcpy(f.value, value, size);
   f.state = AT_WARP;
+  Warp& warp = f.block->warps[f.warp];
+  warp.waiting |= 1u << f.lane;
+  if (operation == SIMT_ACTIVE) warp.asking |= 1u << f.lane;
   if (!(mask >> f.lane & 1)) {
     Fault& fault = report(DIVERGENT_WARP, "mask", f.linear);
     fault.file = file, fault.line = line;
@@ -225,7 +234,8 @@ int simt_warp(int operation, unsigned mask, void* value, int size, int argument,
   }
   try_warp(f);
   if (f.state == AT_WARP) hand_over();
-  if (size) memcpy(value, f.value, size);
+  if (size == 4) memcpy(value, f.value, 4);
+  else if (size) memcpy(value, f.value, size);
   return f.result;
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from rooflab.ops import Rung
@@ -149,6 +150,7 @@ class Mutant:
         return f"{self.rung.operator}/{self.rung.name} {self.mutation.name}{where}: {self.code}"
 
 
+@lru_cache(maxsize=512)
 def _masked(source: str) -> str:
     """The source with comments and preprocessor lines blanked, place for place."""
     hidden = r"//[^\n]*|/\*.*?\*/|^[ \t]*#[^\n]*"
@@ -159,9 +161,13 @@ def sites(source: str, mutation: Mutation, within: Sequence[tuple[int, int]]) ->
     """The places where a mutation is put to a source, or to some parts of it: the first, and the last if it
     asks for two.
     """
-    found = list(re.finditer(mutation.pattern, _masked(source), re.MULTILINE))
-    found = [one for one in found if any(a <= one.start() < b for a, b in within)]
+    found = [one for one in _all_sites(source, mutation) if any(a <= one.start() < b for a, b in within)]
     return found[:1] + (found[-1:] if mutation.places > 1 and len(found) > 1 else [])
+
+
+@lru_cache(maxsize=1 << 15)  # rungs have headers in common
+def _all_sites(source: str, mutation: Mutation) -> list[re.Match[str]]:
+    return list(re.finditer(mutation.pattern, _masked(source), re.MULTILINE))
 
 
 def _line(source: str, start: int) -> str:

@@ -15,6 +15,7 @@ from rooflab.pages import (
     lesson_04b_causes,
     lesson_04c_bounds,
     lesson_04c_measured,
+    lesson_04c_peers,
     lesson_04c_rungs,
     lesson_04c_stops,
     lesson_04d,
@@ -298,12 +299,12 @@ def test_every_timed_rung_is_gated_and_no_peer_is_missing(h200):
 
 def test_a_shape_that_no_peer_takes_is_named_beside_the_others(monkeypatch):
     shown: list[str] = []
-    monkeypatch.setattr(lesson_04c_measured.display, "say", shown.append)
+    monkeypatch.setattr(lesson_04c_peers.display, "say", shown.append)
     tables: list[pd.DataFrame] = []
-    monkeypatch.setattr(lesson_04c_measured.display, "table", lambda frame, *_: tables.append(frame))
+    monkeypatch.setattr(lesson_04c_peers.display, "table", lambda frame, *_: tables.append(frame))
     rows = pd.DataFrame({"n": [4096, 4096, 12345], "k": 4096, "batch": 1})
     rows["who"], rows["median_us"] = ["ours", "humming", "ours"], [10.0, 12.0, 30.0]
-    lesson_04c_measured.against_peers(rows, [(4096, 4096), (12345, 4096)], [1, 8])
+    lesson_04c_peers.against_peers(rows, [(4096, 4096), (12345, 4096)], [1, 8])
     assert "at 1 of 1 points" in shown[0]
     assert tables[0]["b1"].tolist() == ["1.20", "no peer"] and tables[0]["b8"].tolist() == ["no peer"] * 2
 
@@ -311,18 +312,17 @@ def test_a_shape_that_no_peer_takes_is_named_beside_the_others(monkeypatch):
 def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains():
     gains = pd.DataFrame({1: [2.0, 3.0], 96: [0.9, 1.4], 256: [0.8, 1.1]})
     gains.index = pd.MultiIndex.from_tuples([(8960, 1536), (28672, 8192)])
-    assert lesson_04c_stops.stops(gains, (165.0, 184.2)) == (
-        "Ours is ahead of FP16 up to 1 token on 8,960 × 1,536; at all numbers timed, up to 256 tokens on "
-        "28,672 × 8,192. By the bounds INT4 itself gains nothing beyond 165 to 184 tokens, by shape."
-    )
+    assert lesson_04c_stops.stops(gains).to_numpy().tolist() == [
+        ["8,960 × 1,536", "1 token", 2.0, 0.8],
+        ["28,672 × 8,192", "256 tokens, the most timed", 3.0, 1.1],
+    ]
     assert lesson_04c_stops.stops_in_short(gains).endswith("1 token, on 1 of 2 still at 256, the most timed.")
     gains.loc[(28672, 8192), 256] = 1.0
-    assert lesson_04c_stops.stops(gains).endswith("; up to 96 on 28,672 × 8,192.")
-    assert lesson_04c_stops.stops_in_short(gains).endswith("on the best shape up to 96.")
-    assert "at all numbers timed" in lesson_04c_stops.stops(gains[[1]], (161.0, 161.0))
-    assert "By the bounds" not in lesson_04c_stops.stops(gains[[1]], (161.0, 161.0))
-    assert "nowhere on 8,960" in lesson_04c_stops.stops(gains[[96]])
-    assert lesson_04c_stops.stops(gains[:0]) == lesson_04c_stops.stops_in_short(gains[:0]) == ""
+    assert lesson_04c_stops.stops(gains)["ahead"].tolist() == ["1 token", "96 tokens"]
+    assert lesson_04c_stops.stops_in_short(gains).endswith("on the best of them up to 96.")
+    assert lesson_04c_stops.stops(gains[[1]])["ahead"].tolist() == ["1 token, the most timed"] * 2
+    assert lesson_04c_stops.stops(gains[[96]])["ahead"].tolist() == ["nowhere", "96 tokens, the most timed"]
+    assert lesson_04c_stops.stops(gains[:0]).empty and lesson_04c_stops.stops_in_short(gains[:0]) == ""
 
 
 def test_the_cause_of_a_gain_s_fall_is_not_known_where_the_bounds_hardly_fall():
@@ -349,7 +349,7 @@ def test_what_is_scaled_is_counted_from_the_listings():
     said, why = lesson_04c_rungs._what_is_scaled([8, 16, 32, 64])
     assert "weights: 64 instructions" in said and "1 a token in rung 9, 2 in rung 11" in said
     assert "below 64 tokens in rung 9 and below 32 in rung 11" in said
-    assert "has 32 columns, where sums need as many" in why
+    assert "has 32 token columns, where sums need as many" in why
     assert "where sums need more" in lesson_04c_rungs._what_is_scaled([16, 48])[1]
     assert "first build" not in lesson_04c_rungs._what_is_scaled([16, 24])[1]
 
@@ -371,7 +371,11 @@ def test_what_sharing_is_worth_is_said_by_the_times(h200, monkeypatch):
     lesson_04c_rungs.read_once_explained(wide, rungs, 132, 1.98)
     assert "At 8 tokens sharing the weights is 2.0 times as fast: 320 µs become 160." in shown[0]
     assert "each token after 2 tokens costs rung 6 another 18.3 µs" in shown[0]
-    assert "7.0 µs on all CUDA cores" in shown[0] and "the other 9.3 µs are not explained" in shown[0]
+    assert "on all CUDA cores explain 7.0 of them" in shown[0] and "x another 2.0; 9.3 are left" in shown[0]
+    assert (
+        "Predicted: the budget is spent at 4 tokens. Measured: rung 6 takes 2.0 times the bound at 2 tokens"
+        in (shown[0])
+    )
     assert "tensor cores are 5.0 times as fast again" in shown[0]
     lesson_04c_rungs.read_once_explained(wide[[rungs[4].name]], rungs, 132, 1.98)
     assert len(shown) == 1, "rung 6 was not timed"
@@ -388,15 +392,34 @@ def test_work_that_grows_is_named_by_the_counters():
     assert lesson_04c_measured._waits_do_not_tell(most, 32) == ""
     assert "tells neither way" in lesson_04c_measured._waits_do_not_tell(most.assign(waits="memory"), 32)
     assert "so it limits: memory" in lesson_04c_measured._grown(most.assign(memory=42.0), 32)
-    assert "So the work" not in lesson_04c_measured._grown(most[:2].assign(**{"issue slots": 14.0}), 32)
+    assert "the work that grows" not in lesson_04c_measured._grown(
+        most[:2].assign(**{"issue slots": 14.0}), 32
+    )
     assert lesson_04c_measured._grown(most[:1], 32) == ""
     step = lesson_04c_measured.Step(16, 24, 1.16, 1.02)
-    assert "32 columns instead of 16: the tensor cores are busy for 17.0 µs instead of 8.8" in (
+    assert "32 token columns instead of 16: the tensor cores are busy for 17.0 µs instead of 8.8" in (
         lesson_04c_measured._stepped(most, step)
     )
     assert lesson_04c_measured._stepped(most[:2], step) == lesson_04c_measured._stepped(most, None) == ""
-    assert "`mma` a column keeps the tensor cores busy for 1.20 µs" in lesson_04c_measured._by_column(most)
+    assert "`mma` a token column keeps the tensor cores busy for 1.20 µs" in lesson_04c_measured._by_column(
+        most
+    )
     assert lesson_04c_measured._by_column(most[1:]) == ""
+
+
+def test_the_most_tokens_are_set_beside_their_bound_too():
+    us, least = pd.Series({1: 32.0, 32: 43.0, 64: 55.0}), pd.Series({1: 26.0, 32: 26.0, 64: 40.0})
+    said = lesson_04c_measured._at_most(us, least, 1, 32)
+    assert (
+        said
+        == "For 64: 1.54 predicted, 1.72 measured, nearer to its bound (1.38 times it, against 1.65 at 32). "
+    )
+    assert "further from its bound" in lesson_04c_measured._at_most(us * [1, 0.7, 1], least, 1, 32)
+    assert (
+        lesson_04c_measured._at_most(us, least, 1, 64)
+        == lesson_04c_measured._at_most(us[:2], least, 1, 32)
+        == ""
+    )
 
 
 def test_a_step_in_time_is_laid_to_the_build_only_where_a_build_s_own_tokens_cost_less():

@@ -48,38 +48,41 @@ def test_weights_read_for_each_token_take_so_many_times_as_long():
     assert diagram.readings(120.0, 2000.0, 3).says != drawing.says
 
 
-def test_who_copies_and_who_waits_is_read_off_the_sources():
-    rungs = int4.LADDERS["int4"][8:11]
-    rows = {"ROW_GROUPS": 4, "K_GROUPS": 1}
-    mma, wgmma, tma = (block_at_work.way_of(rung, rows if at == 2 else None) for at, rung in enumerate(rungs))
-    assert mma == (True, False, True, 1, 4, 2), "a barrier, no engine, x by registers, a warp alone"
-    assert wgmma == (True, False, False, 4, 2, 1) and tma == (False, True, False, 4, 4, 1)
-    waits = [[p for p in block_at_work.run(way) if p.what == "waits"] for way in (mma, wgmma, tma)]
-    assert len(waits[0]) == len(waits[1]) > len(waits[2])
-    assert {p.lane for p in waits[2]} == {1}, "of rung 11 only the warpgroup whose thread orders copies"
-    pieces = block_at_work.run(tma)
-    for fill in (p for p in pieces if p.what == "copies"):
-        reads = [p.end for p in pieces if p.what == "multiplies" and p.group == fill.group]
-        assert len(reads) == 2 and fill.start >= max(reads), "a slot is filled after all have read it"
-    said = diagram.who_waits(rungs, {"11_tma": rows}).says
-    assert "rung 11: one thread has the TMA copy, no block-wide barrier" in said
-    assert "4 warpgroups divide the rows, and all use each slot" in said
-    each = [diagram.who_waits(rungs, {"11_tma": rows}, only=at).says for at in range(3)]
-    assert all(f"rung {9 + at}: " in one and f"rung {10 + at}: " not in one for at, one in enumerate(each))
-    ends = [max(p.end for p in block_at_work.run(way) if p.what == "multiplies") for way in (mma, wgmma, tma)]
-    assert all(f"done after {end} steps" in one for end, one in zip(ends, each, strict=True))
-    assert ends[0] > ends[1] > ends[2], "without loads of x, then without the barrier"
+def test_what_a_rung_does_with_a_slot_is_read_off_the_sources():
+    mma, wgmma, tma = (block_at_work.way_of(rung) for rung in int4.LADDERS["int4"][8:11])
+    assert mma == (True, False, True, False, 1), "a barrier, no engine, x by registers, in turn, a warp alone"
+    assert wgmma == (True, False, False, True, 4) and tma == (False, True, False, True, 4)
 
 
-def test_warpgroups_that_divide_k_have_slots_of_their_own():
+def test_slots_over_time_fill_the_measured_times_and_overlap_as_the_sources_do():
+    rungs, times = int4.LADDERS["int4"][8:11], (99.0, 64.0, 55.0)
+    for at, (rung, whole) in enumerate(zip(rungs, times, strict=True)):
+        pieces = block_at_work.run(block_at_work.way_of(rung), whole, 3.0)
+        assert max(piece.end for piece in pieces) == pytest.approx(whole)
+        assert all(piece.end > piece.start >= 0 for piece in pieces)
+        by = {what: [p for p in pieces if p.what == what] for what in ("unpack", "multiply", "wait", "order")}
+        meet = any(
+            one.start + 1e-9 < other.end and other.start + 1e-9 < one.end
+            for one in by["unpack"]
+            for other in by["multiply"]
+        )
+        assert meet == (at > 0), "rung 9 unpacks and multiplies in turn, the others at a time"
+        assert bool(by["wait"]) == bool(by["order"]) == (at < 2), "rung 11 has no barrier and no orders"
+
+
+def test_slots_over_time_have_the_measured_lengths_or_say_that_they_do_not():
     rungs = int4.LADDERS["int4"][8:11]
-    alone = block_at_work.way_of(rungs[2])
-    assert not alone.shared and (alone.rows, alone.parts) == (1, 2), "as its source is built"
-    pieces = block_at_work.run(alone)
-    assert not [p for p in pieces if p.what == "waits"]
-    assert {(p.lane, p.group) for p in pieces if p.what == "multiplies"} == {(0, 0), (1, 1), (0, 2), (1, 3)}
-    fills = [p for p in pieces if p.what == "copies"]
-    assert [p.group for p in fills] == [0, 1] and fills[1].start >= fills[0].end, "one engine"
-    assert "2 warpgroups divide k: each has slots of its own" in diagram.who_waits(rungs).says
-    both = diagram.who_waits(rungs, {"11_tma": {"ROW_GROUPS": 2, "K_GROUPS": 2}}).says
-    assert "2 × 2 warpgroups: 2 divide the rows and share slots, 2 divide k" in both
+    drawing = diagram.slots_over_time(rungs, (99.0, 64.0, 55.0), "here")
+    assert "Rung 9, a warp: 99.0 µs" in drawing.says and "each row is (here)" in drawing.says
+    assert "35.0 µs less than rung 9" in drawing.svg() and "9.0 µs less than rung 10" in drawing.svg()
+    for other in ((), (42.0, 44.0, 37.0)):
+        example = diagram.slots_over_time(rungs, other, "here")
+        assert "Not measured" in example.says and "µs" not in example.svg()
+    with pytest.raises(UsageError, match="three rungs"):
+        diagram.slots_over_time(rungs[:2])
+
+
+def test_weights_are_cut_by_rows_or_by_k():
+    drawing = diagram.divided_weights(4)
+    assert "4 warps divide the rows" in drawing.says and "A ring of 4 slots" in drawing.svg()
+    assert drawing.svg().count("is being filled") == 2 + drawing.says.count("is being filled")

@@ -9,10 +9,11 @@ import pandas as pd
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, named_facts
 from rooflab.pages.lesson_04c_bounds import bound_us, by_shape, crossings_of, free_up_to
+from rooflab.pages.lesson_04c_measured import two_op_over_fp16
 from rooflab.pages.lesson_04c_stops import gains_of, stops_in_short
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot
-from rooflab.words import listed
+from rooflab.words import counted, listed
 
 
 def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Opening:
@@ -43,17 +44,18 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     for label, rows in (("INT4, ours", ours), ("FP16, cuBLAS", theirs.sort_values("batch"))):
         if len(rows):
             plot.series(ax, rows["batch"], *plot.band(rows, "median_us"), label=label)
-    ax.set_xticks(batches, _apart(batches))
+    ticks = _apart(batches)
+    ax.set_xticks(ticks, [str(tick) for tick in ticks])
     plot.label_ends(ax)
     said = f"{title} on {gpu}, {plot.dates(pd.concat([ours, theirs]))}: medians, and the middle half of the "
     said += f"samples shaded. {listed(_went(ours, 'INT4') + _went(theirs, 'FP16'))}."
     return answer, able, (fig, said)
 
 
-def _apart(ticks: list[int]) -> list[str]:
-    """Labels of a logarithmic axis: none where the next tick is so near that both would touch."""
+def _apart(ticks: list[int]) -> list[int]:
+    """Ticks of a logarithmic axis, without those so near to the next that their labels would touch."""
     nexts = [*ticks[1:], 2 * ticks[-1]]
-    return [str(tick) if after > 1.2 * tick else "" for tick, after in zip(ticks, nexts, strict=True)]
+    return [tick for tick, after in zip(ticks, nexts, strict=True) if after > 1.2 * tick]
 
 
 def _fast(ratio: float) -> str:
@@ -62,9 +64,16 @@ def _fast(ratio: float) -> str:
 
 
 def _went(rows: Rows, name: str) -> list[str]:
-    """From where to where the time of a series went, in words; nothing without rows."""
+    """From where to where the time of a series went, in words, and where between it was lower than at both
+    ends; nothing without rows.
+    """
     us = rows.set_index("batch")["median_us"].dropna().sort_index()
-    return [f"{name} goes from {us.iloc[0]:.1f} to {us.iloc[-1]:.1f} µs"] if len(us) else []
+    if us.empty:
+        return []
+    text = f"{name} goes from {us.iloc[0]:.1f} to {us.iloc[-1]:.1f} µs"
+    if us.min() < 0.97 * min(us.iloc[0], us.iloc[-1]):
+        text += f" (with {us.min():.1f} at {counted(int(us.idxmin()), 'token')}; why less there is not known)"
+    return [text]
 
 
 def run_facts(gpu: str, here: Lab, read_roof: float, peak: float, shapes: list[Any]) -> None:
@@ -81,6 +90,7 @@ def run_facts(gpu: str, here: Lab, read_roof: float, peak: float, shapes: list[A
 def takeaway(here: Lab, batches: list[Any], shapes: list[Any], rows: Rows, table: Rows, drawn: Any) -> None:
     """What to take away, computed."""
     times = rows.pivot(index=["n", "k", "batch"], columns="who", values="median_us")
+    slow = two_op_over_fp16(rows)
     free, ours = free_up_to(table)[0], times["ours"].loc[drawn]
     text = (
         "- Tokens share one reading of the weights. By the bound they are nearly free until the arithmetic "
@@ -98,10 +108,8 @@ def takeaway(here: Lab, batches: list[Any], shapes: list[Any], rows: Rows, table
     text += "cores, an x that warps share, and copies that run ahead.\n"
     ends = stops_in_short(gains_of(here, shapes, batches))
     text += f"- {here.run['gpu']}: {ends[0].lower()}{ends[1:]}" if ends else ""
-    slow = (times["two-op"] / times["FP16 cuBLAS"]).dropna() if "two-op" in times else pd.Series(dtype=float)
     if len(slow) and slow.min() > 1:
-        text += "\n- Unpacking first is not worth it: that product takes "
-        text += f"{slow.min():.1f} to {slow.max():.1f} times as long as FP16, up to {batches[-1]} tokens."
+        text += "\n- Unpacking first (two-op) is slower than never quantising, at all points timed."
     display.say(text)
 
 

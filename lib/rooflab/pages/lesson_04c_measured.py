@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rooflab import claims, studies
-from rooflab.analysis import states
+from rooflab import studies
+from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.pages.lesson_04c_bounds import bound_us, free_up_to
@@ -81,6 +81,20 @@ def times_by_batch(
     if len(over):
         said += f" Ours takes {over.min():.2f} to {over.max():.2f} times the bound."
     plot.show(fig, said)
+    slow = two_op_over_fp16(rows)
+    if len(slow):
+        display.say(
+            f"Unpacking first (two-op) takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16, "
+            "over all shapes: it writes FP16 weights and reads them again."
+        )
+
+
+def two_op_over_fp16(rows: Rows) -> Any:
+    """How many times as long as FP16 the product takes that first unpacks, by shape and number of tokens."""
+    times = rows.pivot(index=["n", "k", "batch"], columns="who", values="median_us")
+    if not {"two-op", "FP16 cuBLAS"} <= set(times):
+        return pd.Series(dtype=float)
+    return (times["two-op"] / times["FP16 cuBLAS"]).dropna()
 
 
 def _picks(here: Lab, drawn: Any, batches: list[Any]) -> Rows:
@@ -143,6 +157,7 @@ def how_time_grows(here: Lab, drawn: Any, shapes: list[Any], batches: list[Any],
     if {first, free} <= set(us.index) and free > first:
         text += f"**Predicted for {free} tokens: {least[free] / least[first]:.2f} times the time of {first}. "
         text += f"Measured: {us[free] / us[first]:.2f} times.** "
+        text += _at_most(us, least, first, free)
     if len(rows) < 3:
         display.say(text + "Too few numbers of tokens were timed here to tell where time grows.")
         return None
@@ -151,9 +166,7 @@ def how_time_grows(here: Lab, drawn: Any, shapes: list[Any], batches: list[Any],
     if step is None:
         display.say(f"{text}No step between builds costs more than 5% up to {counted(free, 'token')}.")
     else:
-        text += (
-            "A kernel is built for a number of columns, its constant TOKENS; the dispatcher picks the build "
-        )
+        text += "A build has a number of token columns, its constant TOKENS; the dispatcher picks the build "
         text += (
             f"by the number of tokens. Up to {free} the largest step is from {step.before} to {step.after} "
         )
@@ -170,6 +183,17 @@ def how_time_grows(here: Lab, drawn: Any, shapes: list[Any], batches: list[Any],
     title = f"Each build that the dispatcher picks, {_named(drawn)} on {here.run['gpu']}"
     display.table(found, names, forms, title, folded=True)
     return step
+
+
+def _at_most(us: Any, least: Any, first: int, free: int) -> str:
+    """The same of the most tokens, and whether they are nearer to their bound than those nearly free."""
+    last = int(least.index[-1])
+    if last not in us.index or last == free:
+        return ""
+    text = f"For {last}: {least[last] / least[first]:.2f} predicted, {us[last] / us[first]:.2f} measured"
+    over, then = us[free] / least[free], us[last] / least[last]
+    near = "nearer to its bound" if then < over else "further from its bound"
+    return f"{text}, {near} ({then:.2f} times it, against {over:.2f} at {free}). "
 
 
 def _spans(found: Rows, first: str, last: str, form: str) -> list[str]:
@@ -197,21 +221,55 @@ def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free
         f"{title}, by Nsight Compute on {here.run['gpu']}: the share of time that it counts a unit busy, × "
     )
     said += "the kernel's time under it (dashed). Issue slots: the schedulers of an SM issue an instruction. "
-    plot.show(fig, f"{said}Tensor cores multiply all columns of a build, empty ones too.")
-    for line in (_grown(most, free), _stepped(most, step)):
+    plot.show(
+        fig,
+        f"{said}Tensor cores multiply all TOKENS columns of a build, empty ones too."
+        + _under_nsight(here, most),
+    )
+    for line in (_grown(most, free), _by_column(most), _stepped(most, step), _below_bound(here, most)):
         if line:
             display.say(line)
     names = {"shape": "n × k", "batch": "Tokens", "us": "Time (µs)", "dram_pct": "DRAM busy %"}
-    names |= {"tensor_pct": "Tensor busy %", "slot_pct": "Slots used %", "each": "Instructions a weight"}
+    names |= {
+        "tensor_pct": "Tensor busy %",
+        "slot_pct": "Issue slots used %",
+        "each": "Instructions a weight",
+    }
     names |= {"waits": "A warp waits most for"}
     forms = dict.fromkeys(("dram_pct", "tensor_pct", "slot_pct"), "{:.0f}") | {
         "us": "{:.1f}",
         "each": "{:.1f}",
     }
-    notes = [line for line in (_by_column(most), _waits_do_not_tell(most, free)) if line]
+    notes = [line for line in (_waits_do_not_tell(most, free),) if line]
     title = "Every shape that was counted, and what else the counters say"
     display.fold_parts(title, [*notes, (seen, names, forms)])
     return most
+
+
+def _under_nsight(here: Lab, most: Rows) -> str:
+    """How a kernel's time under Nsight Compute compares to its time above."""
+    n, k = (int(part.replace(",", "")) for part in most["shape"].iloc[0].split(" × "))
+    us = _picks(here, (n, k), list(most["batch"])).set_index("batch")["median_us"]
+    ratio = (most.set_index("batch")["us"] / us).dropna()
+    if ratio.empty:
+        return ""
+    return f" Under it a kernel takes {ratio.min():.2f} to {ratio.max():.2f} times its time above."
+
+
+def _below_bound(here: Lab, most: Rows) -> str:
+    """That tensor cores are busy for less than the operations' bound, where they are at the most tokens."""
+    if "fp16_tensor" not in here.roof:
+        return ""
+    n, k = (int(part.replace(",", "")) for part in most["shape"].iloc[0].split(" × "))
+    last = most.iloc[-1]
+    least = roofline.gemm_flops(int(last["batch"]), n, k) / here.roof["fp16_tensor"].value / 1e6
+    if not last["tensor cores"] < 0.98 * least:
+        return ""
+    return (
+        f"At {counted(int(last['batch']), 'token')} tensor cores are busy for {last['tensor cores']:.1f} µs, "
+        f"and the operations alone were to take {least:.1f} at least. The bound divides by the rate of a "
+        "whole cuBLAS product, and tensor cores that are busy do more than that."
+    )
 
 
 def most_counted(seen: Rows, drawn: Any) -> Rows:
@@ -222,56 +280,6 @@ def most_counted(seen: Rows, drawn: Any) -> Rows:
     counts = whole.groupby("shape", sort=False)["batch"].count()
     shape = _named(drawn) if counts.get(_named(drawn), 0) > 1 else counts.index[counts == counts.max()][-1]
     return whole[whole["shape"] == shape].sort_values("batch", ignore_index=True)
-
-
-def against_peers(rows: Rows, shapes: list[Any], some: list[Any]) -> None:
-    """Say at how many points ours is ahead of its peers; how many times as fast as the fastest, folded."""
-    times = rows.pivot(index=["n", "k", "batch"], columns="who", values="median_us")
-    peers = [c for c in times if c not in ("ours", "FP16 cuBLAS", "two-op")]
-    ahead = (times[peers].min(axis=1) / times["ours"]).dropna()
-    if ahead.empty:
-        return
-    table = pd.DataFrame({"shape": [_named(shape) for shape in shapes]})
-    for b in some:
-        each = [ahead.get((n, k, b)) for n, k in shapes]
-        table[f"b{b}"] = ["no peer" if one is None else f"{one:.2f}" for one in each]
-    names = {"shape": "n × k"} | {f"b{b}": counted(b, "token") for b in some}
-    seen = {name: n for name in peers if (n := times[name].count())}
-    few = {name: n for name, n in seen.items() if n < len(ahead)}
-    text = "Against other INT4 kernels: ours is faster than "
-    text += f"{listed([name for name in seen if name not in few]) or 'any peer'} at {(ahead > 1).sum()} of "
-    text += f"{len(ahead)} points (a shape at a number of tokens), at "
-    text += f"{ahead.min():.2f} to {ahead.max():.2f} times the speed of the fastest."
-    display.say(text)
-    title = "How many times as fast as the fastest peer"
-    display.table(table, names, {}, title, True)
-
-
-def states_compared(here: Lab, gpu: str) -> None:
-    """Show, folded, the duel with the fastest peer, rested and sustained."""
-    both = states.duels(display.power_rows(here, "int4"), "int4")
-    title = "Speed of ours over the fastest recorded peer's, in a burst and sustained (part 00b)"
-    title += f", {gpu}; timed in runs of its own, so not the times above"
-    display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
-
-
-def goals(here: Lab, rows: Rows, gpu: str) -> None:
-    """Show, folded, the floors and aims that were set before the kernels, and how many were reached."""
-    square = [c for c in here.cases("int4") if (c.n, c.k) == study.SQUARE]
-    squared = here.measure("int4", square) if square else rows[:0]
-    goals = claims.select("04c_batch", source=claims.COURSE)
-    evidence = claims.Evidence(here.store, {"int4": pd.concat([rows, squared])})
-    board = claims.board(goals, evidence)
-    met = board["word"].eq(claims.HOLDS).groupby(board["group"]).agg(["sum", "size"])
-    kinds = [kind for kind in ("floor", "aim") if kind in met.index]
-    counts = [f"{met['sum'][kind]} of {met['size'][kind]} {kind}s" for kind in kinds]
-    board["met"] = board["word"].replace({claims.HOLDS: "yes", claims.SHORT: "no"})
-    board["what"] = board["says"] + ": " + board["quantity"]
-    names = {"group": "Kind", "what": "What", "bars": "Asked"}
-    names |= {"measured": "Reached", "met": "Met"}
-    board["bars"] = board["bars"].str.replace(" ", "\u00a0")
-    title = f"Goals set before the kernels were written: {listed(counts)} met on {gpu}"
-    display.table(board, names, {}, title, folded=True)
 
 
 def _on_all(here: Lab, shapes: list[Any], batches: list[Any], free: int) -> str:
@@ -303,7 +311,9 @@ def _counters(here: Lab, shapes: list[Any]) -> Rows:
     seen["rung"] = [int(c.impl.partition("_")[0]) for c in of]
     seen["columns"] = [study.own_rung(c)[1].get("TOKENS", c.batch) for c in of]
     named = zip(seen["batch"], seen["rung"], seen["columns"], strict=True)
-    seen["build"] = [f"{counted(batch, 'token')}: rung {rung}, {wide} columns" for batch, rung, wide in named]
+    seen["build"] = [
+        f"{counted(batch, 'token')}: rung {rung}, TOKENS = {wide}" for batch, rung, wide in named
+    ]
     seen["waits"] = [_WAITS[row.astype(float).idxmax()] for _, row in seen[list(_WAITS)].iterrows()]
     numbers = ["time_ns", "dram_pct", "tensor_pct", "issue_active", "inst_executed"]
     seen[numbers] = seen[numbers].apply(pd.to_numeric)
@@ -328,7 +338,7 @@ def _grown(most: Rows, free: int) -> str:
     text = f"From {int(a['batch'])} to {last} tokens the kernel's time under Nsight Compute goes from "
     text += f"{a['us']:.1f} to {b['us']:.1f} µs. Busy times go {listed(units)}. "
     if grown:
-        text += f"**So the work that grows is that of {listed(map(_the, grown))}"
+        text += f"**So from end to end the work that grows is that of {listed(map(_the, grown))}"
         text += ", not memory's.** " if "memory" not in grown else ".** "
     busy = b[list(_UNITS)].astype(float)
     if busy.max() > 0.9 * b["us"]:
@@ -364,7 +374,9 @@ def _stepped(most: Rows, step: Step | None) -> str:
     )
     text += f"instead of {a['each']:.1f}"
     if a["columns"] != b["columns"]:
-        text += f", and a build has {int(b['columns'])} columns instead of {int(a['columns'])}: the tensor "
+        text += (
+            f", and a build has {int(b['columns'])} token columns instead of {int(a['columns'])}: the tensor "
+        )
         text += f"cores are busy for {b['tensor cores']:.1f} µs instead of {a['tensor cores']:.1f}"
     return f"{text}."
 
@@ -376,12 +388,11 @@ def _by_column(most: Rows) -> str:
     if mma.empty or wgmma.empty or mma.min() < 1.2 * wgmma.max():
         return ""
     few, many = most.loc[mma.index[0]], most.loc[wgmma.index[0]]
-    text = (
-        f"By rung {int(few['rung'])}'s `mma` a column keeps the tensor cores busy for {mma.iloc[0]:.2f} µs, "
-    )
-    text += f"by `wgmma` for {wgmma.min():.2f} to {wgmma.max():.2f}"
+    text = f"By rung {int(few['rung'])}'s `mma` a token column keeps the tensor cores busy for "
+    text += f"{mma.iloc[0]:.2f} µs, by `wgmma` for {wgmma.min():.2f} to {wgmma.max():.2f}"
     if many["columns"] > few["columns"] and many["tensor cores"] < 1.05 * few["tensor cores"]:
-        text += f": {int(many['columns'])} columns take no longer than {int(few['columns'])} did"
+        text += f": {int(many['columns'])} columns take no longer than {int(few['columns'])} did, so their "
+        text += f"time does not grow from {int(few['batch'])} to {counted(int(many['batch']), 'token')}"
     return f"{text}."
 
 
@@ -402,7 +413,7 @@ def open_questions(here: Lab, drawn: Any, step: Step | None, most: Rows) -> None
     tiled = any(case.impl.startswith("12_") and case.batch > _COUNTED[-1] for case in here.cases("int4"))
     why = "rung 13 was timed as a whole" if tiled else "rung 12 was not timed at so many tokens"
     lines.append(f"What stream-K and rung 13's other changes bring over rung 12: {why}.")
-    display.fold_items("What the record leaves open", lines)
+    display.say("The record leaves open:\n\n" + "\n".join(f"- {line}" for line in lines))
 
 
 def differ(here: Lab, drawn: Any, step: Step) -> str:

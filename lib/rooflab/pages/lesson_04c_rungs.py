@@ -14,9 +14,9 @@ from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.numerics.quant import GROUP
 from rooflab.ops import int4
 from rooflab.pages import Rows
-from rooflab.pages.lesson_04c_bounds import bound_us
+from rooflab.pages.lesson_04c_bounds import bound_us, spent_at
 from rooflab.studies import int4 as study
-from rooflab.view import display, plot
+from rooflab.view import diagram, display, plot
 from rooflab.words import counted, listed
 
 _NUMBERS = (9, 10, 11)
@@ -44,7 +44,7 @@ def read_once(here: Lab, rungs: Any, drawn: Any, read_roof: float, peak: Any) ->
         if len(side):
             plot.series(ax, side["batch"], *plot.band(side, "median_us"), label=label)
     if len(picks):
-        plot.series(ax, picks["batch"], *plot.band(picks, "median_us"), label="tensor cores, below")
+        plot.series(ax, picks["batch"], *plot.band(picks, "median_us"), label="tensor cores (next section)")
     ticks = list(wide.index)
     plot.series(ax, ticks, wide["least"], label="INT4 bound", colour=plot.ROOF_COLOUR).set_marker("")
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -58,7 +58,10 @@ def read_once(here: Lab, rungs: Any, drawn: Any, read_roof: float, peak: Any) ->
         if weights < cache
         else ("do not fit into L2, so rung 5 reads them from DRAM each time")
     )
-    said += f"TOKENS = the number of tokens. The weights, {weights / 1e6:.1f} MB, {fit}."
+    said += "TOKENS = the number of tokens here"
+    said += (
+        f" (its source defaults to {rungs[5].defines['TOKENS']}). The weights, {weights / 1e6:.1f} MB, {fit}."
+    )
     plot.show(fig, said)
     return wide
 
@@ -75,7 +78,8 @@ def read_once_explained(wide: Rows, rungs: Any, sms: int, ghz: float) -> None:
         return
     first, last, us = both[0], both[-1], once[both]
     shared = display.speed(each[last] / once[last])
-    text = f"**At {last} tokens sharing the weights is {shared}: {each[last]:.0f} µs "
+    text = _spent(once[both], wide["least"], spent_at(sms, ghz, wide.attrs["read_roof"]))
+    text += f"**At {last} tokens sharing the weights is {shared}: {each[last]:.0f} µs "
     text += f"become {once[last]:.0f}.** "
     if len(us) > 1:
         n, k = wide.attrs["shape"]
@@ -83,10 +87,10 @@ def read_once_explained(wide: Rows, rungs: Any, sms: int, ghz: float) -> None:
         text += f"Even so, each token after {counted(first, 'token')} costs rung 6 another {more:.1f} µs. "
         rows = rungs[5].defines["ROWS"]
         least = adds * (1 + 1 / rows + 1 / (8 * rows))
-        text += f"Its multiply-adds take {adds:.1f} µs on all CUDA cores, with conversions and loads of x "
-        text += f"{least:.1f}"
+        text += f"By arithmetic, multiply-adds on all CUDA cores explain {adds:.1f} of them, conversions "
+        text += f"and loads of x another {least - adds:.1f}"
         if more > 1.2 * least:
-            text += f"; the other {more - least:.1f} µs are not explained here"
+            text += f"; {more - least:.1f} are left unexplained"
         text += ". "
     ours = wide["ours"].get(last)
     if ours == ours:
@@ -94,10 +98,37 @@ def read_once_explained(wide: Rows, rungs: Any, sms: int, ghz: float) -> None:
     display.say(text.strip())
 
 
+def _spent(once: Any, least: Any, predicted: int) -> str:
+    """From how many tokens on rung 6 is well above the bound, beside where its multiply-adds alone spend the
+    budget of instructions; nothing where it stays near the bound up to there.
+    """
+    over = (once / least).dropna()
+    far = over[over > 1.2]
+    if far.empty or over.index[-1] < predicted:
+        return ""
+    at = int(far.index[0])
+    text = (
+        f"Predicted: the budget is spent at {predicted} tokens. Measured: rung 6 takes {far[at]:.1f} times "
+    )
+    text += f"the bound at {counted(at, 'token')}"
+    if at < predicted:
+        text += " already: the prediction counts multiply-adds alone"
+    return f"{text}. "
+
+
 def a_further_token(wide: Rows, rungs: Any) -> float:
     """Microseconds that a token more costs rung 6, from its fewest to its most tokens."""
     us = wide[rungs[5].name].dropna()
     return (us.iloc[-1] - us.iloc[0]) / (us.index[-1] - us.index[0]) if len(us) > 1 else float("nan")
+
+
+def over_time(here: Lab, rungs: Any) -> Any:
+    """Rungs 9 to 11 over time, as long as they took at the most tokens at which all three were timed."""
+    whole = _times(here).dropna()
+    shape = f"{_SHAPE[0]:,} × {_SHAPE[1]:,}"
+    whose = f"{shape}, {counted(int(whole.index[-1]), 'token')}" if len(whole) else ""
+    us = [float(value) for value in whole.iloc[-1]] if len(whole) else []
+    return diagram.slots_over_time([rungs[number - 1] for number in _NUMBERS], us, whose)
 
 
 def built_for_most(here: Lab) -> dict[str, dict[str, int]]:
@@ -291,7 +322,7 @@ def _what_is_scaled(columns: list[int]) -> tuple[str, str]:
     if following >= even[1]:
         sums = "as many instructions" if following == even[1] else "more instructions"
         why = f"Rung 11 scales sums up to {SUMS_SCALED} tokens. Its first build beyond has {following} "
-        why += f"columns, where sums need {sums}. "
+        why += f"token columns, where sums need {sums}. "
     why += f"Rung 9 stops at {SUMS_SCALED}, too. Its source gives a reason, not timed here: sums of codes "
     return text, why + "need an extra `mma` that takes the codes' offset away again."
 

@@ -12,7 +12,7 @@ from rooflab.pages import Rows
 from rooflab.pages.lesson_04c_bounds import bound_us, by_shape, crossings_of
 from rooflab.studies import int4 as study
 from rooflab.view import diagram, display, plot
-from rooflab.words import counted, listed
+from rooflab.words import counted
 
 _REGISTERS = 65536  # of an SM
 _TILES_OF = 64  # rows of a wgmma
@@ -44,26 +44,31 @@ def no_gain_beyond(here: Lab, shapes: list[Any]) -> tuple[float, float] | None:
     return span if by_shape(span) else None
 
 
-def stops(gains: Rows, even: tuple[float, float] | None = None) -> str:
-    """Up to how many tokens INT4 is ahead of FP16 on each shape, and that by the bounds it can gain nothing
-    beyond `even` tokens, the fewest and the most by shape; nothing without rows.
+def stops(gains: Rows) -> Rows:
+    """A row a shape: up to how many tokens INT4 is ahead of FP16, and its gain at the fewest and at the most
+    tokens that any shape was timed at.
     """
-    ends: dict[Any, list[str]] = {}
-    last = 0
+    table = []
     for (n, k), (end, lost) in _ends(gains).items():
-        last = max(last, end if lost is None else lost)
-        ends.setdefault((end, lost is None), []).append(f"{n:,} × {k:,}")
-    if not ends:
-        return ""
-    parts = []
-    for (end, always), some in sorted(ends.items()):
-        where = "at all numbers timed, up to" if always else "up to"
-        tokens = counted(end, "token") if not parts or always else end
-        parts.append(f"{where} {tokens} on {listed(some)}" if end else f"nowhere on {listed(some)}")
-    text = f"Ours is ahead of FP16 {'; '.join(parts)}"
+        row = gains.loc[(n, k)]
+        upto = counted(end, "token") + (", the most timed" if lost is None else "") if end else "nowhere"
+        table.append((f"{n:,} × {k:,}", upto, row.iloc[0], row.iloc[-1]))
+    return pd.DataFrame(table, columns=["shape", "ahead", "few", "many"])
+
+
+def _show_stops(gains: Rows, even: tuple[float, float] | None) -> None:
+    """Show the table of `stops`, and say that by the bounds INT4 gains nothing beyond `even` tokens, the
+    fewest and the most by shape, where some shape was timed at so many.
+    """
+    table = stops(gains)
+    if table.empty:
+        return
+    first, last = (int(gains.columns[at]) for at in (0, -1))
+    names = {"shape": "n × k", "ahead": "Faster than FP16 up to", "few": f"Gain at {counted(first, 'token')}"}
+    names |= {"many": f"Gain at {counted(last, 'token')}"} if last > first else {}
+    display.table(table, names, {"few": "{:.2f}", "many": "{:.2f}"})
     if even is not None and last > even[0]:
-        text += f". By the bounds INT4 itself gains nothing beyond {by_shape(even)}"
-    return f"{text}."
+        display.say(f"By the bounds INT4 itself gains nothing beyond {by_shape(even)}.")
 
 
 def stops_in_short(gains: Rows) -> str:
@@ -74,11 +79,11 @@ def stops_in_short(gains: Rows) -> str:
         return ""
     if min(ends) == max(ends):
         return f"INT4 is ahead of FP16 up to {counted(max(ends), 'token')}."
-    text = f"On every shape INT4 is ahead of FP16 up to {counted(min(ends), 'token')}"
+    text = f"On all {len(ends)} sizes of W timed INT4 is ahead of FP16 up to {counted(min(ends), 'token')}"
     still = sum(end == max(ends) and lost is None for end, lost in found)
     if still:
         return f"{text}, on {still} of {len(ends)} still at {max(ends)}, the most timed."
-    return f"{text}, on the best shape up to {max(ends)}."
+    return f"{text}, on the best of them up to {max(ends)}."
 
 
 def _ends(gains: Rows) -> dict[Any, tuple[int, int | None]]:
@@ -105,7 +110,7 @@ rung 13, one block for each SM:
 
 a thread of the third warpgroup: start copies   # TMA, as slots get empty
 the other two, for each of my pieces:           # first parts of divided tiles, then whole tiles
-    for each group of 128 columns of k:
+    for each group of 128 along k:
         wait until full[slot]
         a = scale * int4_tile_to_halves(words)  # unpacked once for all tokens of the tile
         sums += a * x[slot]                     # wgmma
@@ -117,8 +122,8 @@ the other two, for each of my pieces:           # first parts of divided tiles, 
 def more_tokens(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> None:
     """Name what does more tokens than a block of rung 11 holds; how rungs 12 and 13 do it, folded."""
     display.say(
-        f"Beyond {batches[-1]} tokens, on Hopper GPUs, **rung 13** cuts y into *tiles*, some rows by some "
-        "tokens, and runs one block for each SM, which takes tile after tile."
+        f"Beyond {batches[-1]} tokens, on Hopper GPUs, **rung 13** cuts y, the result, into *tiles*, some "
+        "rows by some tokens, and runs one block for each SM, which takes tile after tile."
     )
     parts = [_sums_in_registers(here, drawn, batches, rungs), _STEPS, diagram.tiles_in_turns().html()]
     display.fold_parts(f"How rungs 12 and 13 do more than {batches[-1]} tokens", parts)
@@ -180,8 +185,9 @@ def gain_over_fp16(
     table = gains.stack().dropna().rename("gain").rename_axis(["n", "k", "batch"]).reset_index()
     points = table[["n", "k", "batch"]].itertuples(index=False)
     table["allowed"] = [allows(*at, read_roof, peak) for at in points]
-    ends = stops(gains, no_gain_beyond(here, shapes))
-    display.say(f"{_falls(table[table['batch'] <= max(batches)])} {ends}".strip())
+    if falls := _falls(table[table["batch"] <= max(batches)]):
+        display.say(falls)
+    _show_stops(gains, no_gain_beyond(here, shapes))
 
 
 def allows(n: int, k: int, batch: int, read_roof: float, peak: float | None) -> float:

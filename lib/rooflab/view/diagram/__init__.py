@@ -9,7 +9,7 @@ A drawing with several frames is a still image of all of them in a notebook; the
 
 from rooflab.view.diagram.asked_first import asked_first
 from rooflab.view.diagram.barriers import barriers_met
-from rooflab.view.diagram.block_at_work import who_waits
+from rooflab.view.diagram.block_at_work import divided_weights, slots_over_time
 from rooflab.view.diagram.budgets import budget
 from rooflab.view.diagram.built_on import Node, rung_tree
 from rooflab.view.diagram.by_block import blocks
@@ -100,6 +100,7 @@ __all__ = [
     "dealt",
     "dependent_launch",
     "divided_along_k",
+    "divided_weights",
     "dp4a",
     "four_changes",
     "fragments",
@@ -143,6 +144,7 @@ __all__ = [
     "rung_tree",
     "shots",
     "slots",
+    "slots_over_time",
     "sms_at_work",
     "split_context",
     "split_k",
@@ -165,7 +167,6 @@ __all__ = [
     "weights_shared",
     "bytes_and_flops",
     "where_counted",
-    "who_waits",
     "words_of_a_row",
     "x_beside_weights",
 ]

@@ -1,171 +1,205 @@
-"""Who copies, who multiplies and who waits in a block, for kernels that fill a ring of slots: read off their
-sources, and run against an example's clock.
+"""How a block divides its weights and what it waits for, for kernels that fill a ring of slots: read off
+their sources, over time in rows as long as their measured times.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from rooflab.errors import UsageError
 from rooflab.ops import Rung
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing, single
-from rooflab.words import counted
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, SKY, Canvas, Drawing, shade, single
 
-_WORKERS, _GROUPS = 2, 4
-_ORDER, _LOAD, _COPY = 1, 1, 2  # steps: ordering a slot's copies, loading x into registers, a slot's copy
-_FEW, _MANY = 2, 6  # steps that a slot's products take: one worker is slow for half the slots, then the other
+_SLOTS, _PIECES = 3, 4  # slots that are drawn, and pieces that a slot is unpacked and multiplied in
+_LANES = ("copies", "unpack", "tensor cores", "wait")
+_FILLS = {"order": GREY, "under way": SKY, "x": PALE, "unpack": AMBER, "multiply": BLUE, "wait": NONE}
+_EXAMPLE = (29.4, 18.0, 15.0)  # steps of three rungs that were not measured
+_X = 0.1  # the share of a slot's work that loading x into registers is drawn
 
 
 class Way(NamedTuple):
     """How a block works on a slot: whether all its threads meet at a barrier, whether one thread has an
-    engine copy, whether a warp loads x into its registers first, how many warps multiply together, and how
-    many of these divide the block's rows and how many k.
+    engine copy, whether a warp loads x into its registers first, whether it unpacks while its products run,
+    and how many warps multiply together.
     """
 
     barrier: bool
     engine: bool
     loads_x: bool
+    overlaps: bool
     together: int
-    rows: int = _WORKERS
-    parts: int = 1
-
-    @property
-    def shared(self) -> bool:
-        """Whether two of a block use the same slots: only with an engine do those that divide k have their
-        own.
-        """
-        return self.barrier or self.rows > 1
 
 
-def way_of(rung: Rung, built: Mapping[str, int] | None = None) -> Way:
-    """The way of an INT4 rung that fills a ring, by its source and the macros that it is built with."""
-    macros = {**rung.defines, **(built or {})}
-    rows, parts = (
-        next(macros[name] for name in names if name in macros)
-        for names in (("ROW_GROUPS", "ROW_WARPS"), ("K_GROUPS", "K_WARPS"))
-    )
+def way_of(rung: Rung) -> Way:
+    """The way of an INT4 rung that fills a ring, by its source."""
     text = re.sub(r"//[^\n]*", "", rung.path.read_text(encoding="utf-8"))
     loop = re.search(r"\n( *)for \(unsigned [js] = (?:0|begin|k_group); .*?\n\1\}\n", text, re.DOTALL)
     assert loop is not None, rung.name
     body = loop[0]
-    together = 4 if "wgmma_" in body else 1
-    return Way("__syncthreads" in body, "tma_copy" in text, "load_matrix" in body, together, rows, parts)
+    return Way(
+        "__syncthreads" in body,
+        "tma_copy" in text,
+        "load_matrix" in body,
+        "warpgroup_wait<1>" in body,
+        4 if "wgmma_" in body else 1,
+    )
 
 
 class Piece(NamedTuple):
-    """What a lane of the picture does, from when to when, in steps."""
+    """What a lane of the picture does, from when to when."""
 
-    lane: int
+    lane: str
     what: str
-    group: int
-    start: int
-    end: int
+    start: float
+    end: float
 
 
-def run(way: Way) -> list[Piece]:
-    """What _WORKERS do with _GROUPS groups of k; copies stay ahead of them. Where they share slots, a thread
-    of the last starts an engine, else one of each: once its next products are under way, and all have read
-    the slot.
+def run(way: Way, whole: float, meets: float) -> list[Piece]:
+    """What a warp or warpgroup does with the drawn slots in the time `whole`; where a block meets at a
+    barrier, that and ordering copies take `meets` of a slot's time.
     """
-    found, now, read, copied = list[Piece](), [0] * _WORKERS, 0, 0
-    for group in range(_GROUPS):
+    found, each = list[Piece](), whole / _SLOTS
+    stop = meets if way.barrier else 0.0
+    x = _X * (each - stop) if way.loads_x else 0.0
+    steps = _PIECES + 1 if way.overlaps else 2 * _PIECES
+    step = (each - stop - x) / steps
+    for slot in range(_SLOTS):
+        at, ends = slot * each, (slot + 1) * each
         if way.barrier:
-            last = max(now)
-            for who in range(_WORKERS):
-                found += [Piece(who, "waits", group, now[who], last)] if now[who] < last else []
-                found.append(Piece(who, "orders", group, last, last + _ORDER))
-                now[who] = last + _ORDER
-        turn = range(_WORKERS) if way.shared else [group % _WORKERS]
-        for who in turn:
-            if way.loads_x:
-                found.append(Piece(who, "loads x", group, now[who], now[who] + _LOAD))
-                now[who] += _LOAD
-            takes = _MANY if who == 2 * group // _GROUPS else _FEW
-            found.append(Piece(who, "multiplies", group, now[who], now[who] + takes))
-            now[who] += takes
-        who, before = turn[-1], group - (1 if way.shared else _WORKERS)
-        if way.engine and before >= 0:
-            starts = max(now[who], read) if way.shared else now[who]
-            found += [Piece(who, "waits", group, now[who], starts)] if now[who] < starts else []
-            copied = max(copied, starts) + _COPY
-            found.append(Piece(_WORKERS, "copies", before, copied - _COPY, copied))
-            now[who] = starts
-        read = max(now)
+            found.append(Piece("wait", "wait", at, at + stop / 2))
+            found.append(Piece("copies", "order", at + stop / 2, at + stop))
+            found.append(Piece("copies", "under way", at + stop, ends - step))
+        at += stop
+        if x:
+            found.append(Piece("unpack", "x", at, at + x))
+        at += x
+        for piece in range(_PIECES):
+            start = at + piece * step * (1 if way.overlaps else 2)
+            found.append(Piece("unpack", "unpack", start, start + step))
+            found.append(Piece("tensor cores", "multiply", start + step, start + 2 * step))
+        if way.engine:  # first those started ahead, then the slot before this one's, once all have read it
+            starts = max(0.0, at - step)
+            found.append(Piece("copies", "under way", starts, ends - 2 * step))
     return found
 
 
-def _divided(way: Way, who: str) -> str:
-    """How the warps or warpgroups of a block divide its work, and who uses a slot."""
-    if way.parts == 1:
-        return f"{counted(way.rows, who)} divide the rows, and all use each slot."
-    if way.rows == 1:
-        uses = "each has slots of its own" if way.engine else "each uses a part of each slot"
-        return f"{counted(way.parts, who)} divide k: {uses}."
-    uses = " and share slots" if way.engine else ""
-    return f"{way.rows} × {way.parts} {who}s: {way.rows} divide the rows{uses}, {way.parts} divide k."
-
-
-def who_waits(
-    rungs: Sequence[Rung], built: Mapping[str, Mapping[str, int]] | None = None, only: int | None = None
-) -> Drawing:
-    """Who copies, multiplies and waits in a block of each rung, over an example's time; `built`: the macros
-    of a rung by its name, where these are not those of its source. `only`: draw this one of `rungs` alone, in
-    the time scale of all.
+def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str = "") -> Drawing:
+    """Three rungs over one axis of time, a row each: copies, unpacking, tensor cores and waiting. Each row is
+    as long as its rung's time in `us`, measured on `whose`, if each is faster than the one before; else as
+    long as in an example. What is in a row is schematic: rung 11 saves what meeting and ordering take in the
+    two before it.
     """
-    ways = [(rung, way_of(rung, (built or {}).get(rung.name))) for rung in rungs]
-    runs = [(rung, way, run(way)) for rung, way in ways]
-    canvas, left, y, said = Canvas(), 126.0, 0.0, list[str]()
-    canvas.text(
-        0,
-        y + 12,
-        "An example (not measured). First one is slow, then the other. Slots begin full.",
+    if len(rungs) != len(_EXAMPLE):
+        raise UsageError("Slots over time are drawn of three rungs.")
+    measured = len(us) == len(rungs) and all(a > b > 0 for a, b in zip(us, us[1:], strict=False))
+    times = tuple(us) if measured else _EXAMPLE
+    ways = [way_of(rung) for rung in rungs]
+    canvas, left, y, said = Canvas(), 82.0, 0.0, list[str]()
+    unit, meets = (svg.WIDTH - left - 2) / times[0], (times[1] - times[2]) / _SLOTS
+    for k, (rung, way, whole) in enumerate(zip(rungs, ways, times, strict=True)):
+        number, does = rung.name.partition("_")[0], "wgmma" if way.together > 1 else "mma"
+        who = "warpgroup" if way.together > 1 else "warp"
+        takes = f": {whole:.1f} µs" if measured else ""
+        canvas.text(0, y + 12, f"Rung {number}, {does}{takes}", bold=True)
+        pieces, top = run(way, whole, meets), y + 20
+        for lane, name in enumerate(_LANES):
+            canvas.text(0, top + 20 * lane + 12, name, svg.SMALL)
+        canvas.boxes(
+            (left + p.start * unit, top + 20 * _LANES.index(p.lane), (p.end - p.start) * unit, 16, "", fill)
+            for p in pieces
+            for fill in (_FILLS[p.what],)
+        )
+        if not way.barrier:
+            canvas.text(left, top + 72, "no wait of the whole block", svg.SMALL)
+        ends = left + whole * unit
+        canvas.line([(ends, top - 4), (ends, top + 80)], 1.2, dashed=True)
+        if measured and k:
+            less = f"{times[k - 1] - whole:.1f} µs less than rung {rungs[k - 1].name.partition('_')[0]}"
+            canvas.text(ends + 8, top + 38, less, svg.SMALL)
+        parts = "a barrier and orders for each slot" if way.barrier else "the TMA copies, no barrier"
+        parts += ", unpacks while its products run" if way.overlaps else ", unpacks and multiplies in turn"
+        said.append(f"Rung {number}, a {who}{takes}: {parts}")
+        y = top + 96
+    _axis(canvas, left, y, unit, times[0] if measured else 0.0)
+    y = _key(canvas, y + 22)
+    lengths = f"Measured: how long each row is{whose and f' ({whose})'}." if measured else "Not measured."
+    notes = (
+        lengths,
+        f"Schematic: what is in it, for a warp or warpgroup of many, and {_SLOTS} slots for all of them;",
+        "unpacking is drawn as long as multiplying.",
     )
-    y += 24
-    unit = (svg.WIDTH - left - 2) / max(max(piece.end for piece in pieces) for _, _, pieces in runs)
-    runs = runs if only is None else [runs[only]]
-    fills = {"orders": GREY, "loads x": SKY, "multiplies": AMBER, "waits": NONE, "copies": BLUE}
-    for rung, way, pieces in runs:
-        number = rung.name.partition("_")[0]
-        who = "warp" if way.together == 1 else "warpgroup"
-        copier = "one thread has the TMA copy" if way.engine else "all threads order copies"
-        meets = "a barrier for each slot" if way.barrier else "no block-wide barrier"
-        does = "mma" if way.together == 1 else "wgmma"
-        done = f"done after {max(p.end for p in pieces if p.what == 'multiplies')} steps"
-        canvas.text(0, y + 12, f"Rung {number}, {does}: {copier}, {meets}", bold=True)
-        drawn = f" Drawn are any two {who}s." if way.barrier and way.rows * way.parts > _WORKERS else ""
-        canvas.text(0, y + 28, f"{_divided(way, who)}{drawn} D{done[1:]}.", svg.SMALL)
-        y += 36
-        for lane in range(_WORKERS + way.engine):
-            orders = ", orders" * (way.engine and (lane == _WORKERS - 1 or not way.shared))
-            canvas.text(0, y + 14, f"{who} {lane}{orders}" if lane < _WORKERS else "TMA", svg.SMALL)
-            for piece in pieces:
-                if piece.lane == lane:
-                    numbered = {"multiplies": f"slot {piece.group}", "copies": f"fill {piece.group}"}
-                    words = numbered.get(piece.what, piece.what)
-                    wide = (piece.end - piece.start) * unit
-                    canvas.cell(left + piece.start * unit, y, wide, 20, words, fills[piece.what])
-            y += 23
-        y += 12
-        waited = sum(p.end - p.start for p in pieces if p.what == "waits")
-        said.append(f"rung {number}: {copier}, {meets}, {waited} steps waited by some {who}, {done}")
-        said[-1] += f"; {_divided(way, who).rstrip('.')}"
-    x = 0.0
-    key = {
-        "order copies": GREY,
-        "load x into registers": SKY,
-        "unpack a slot and multiply": AMBER,
-        "wait": NONE,
-        "fill": BLUE,
+    for k, line in enumerate(notes):
+        canvas.text(0, y + 12 + 15 * k, line, svg.SMALL)
+    return single("Rungs 9 to 11 over time", f"{'. '.join(said)}. {' '.join(notes)}", canvas)
+
+
+def _axis(canvas: Canvas, left: float, y: float, unit: float, last: float) -> None:
+    """The axis of time that all rows share; without numbers where `last` is 0."""
+    canvas.line([(left, y), (svg.WIDTH - 2, y)], 1.0, end="arrow")
+    canvas.text(0, y + 4, "time", svg.SMALL)
+    if not last:
+        return
+    every = next((step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500) if last / step <= 6), 1000)
+    for tick in range(0, int(last) + 1, every):
+        canvas.text(left + tick * unit, y + 14, f"{tick} µs", svg.SMALL, "middle")
+
+
+def _key(canvas: Canvas, y: float) -> float:
+    """What the fills mean; the y below."""
+    words = {
+        "threads order copies": GREY,
+        "copies under way": SKY,
+        "load x into registers": PALE,
+        "unpack": AMBER,
+        "multiply": BLUE,
+        "wait at the barrier": NONE,
     }
-    whats = {piece.what for _, _, pieces in runs for piece in pieces}
-    for words, fill in key.items():
-        if fill not in {fills[what] for what in whats}:
-            continue
-        if x + 32 + svg.wide(words, svg.TEXT) > svg.WIDTH:
-            x, y = 0.0, y + 20
-        canvas.cell(x, y - 2, 26, 14, "", fill)
-        canvas.text(x + 32, y + 9, words)
-        x += 54 + svg.wide(words, svg.TEXT)
-    return single("Who copies, who multiplies, who waits", f"In an example {'; '.join(said)}.", canvas)
+    x = 0.0
+    for name, fill in words.items():
+        if x + 30 + svg.wide(name, svg.SMALL) > svg.WIDTH:
+            x, y = 0.0, y + 18
+        canvas.cell(x, y, 20, 12, "", fill)
+        canvas.text(x + 25, y + 10, name, svg.SMALL)
+        x += 43 + svg.wide(name, svg.SMALL)
+    return y + 18
+
+
+def divided_weights(slots: int = 3, warps: int = 4) -> Drawing:
+    """The weights of one block cut by rows and cut by k, a warp a part, with the outputs that each has; and a
+    ring of slots at one moment.
+    """
+    canvas, wide, high, top = Canvas(), 120.0, 80.0, 46.0
+    for left, title, by_rows in ((0.0, "Divide rows", True), (196.0, "Divide k", False)):
+        canvas.text(left, 12, title, bold=True)
+        canvas.text(left, top - 8, "W of a block, k →", svg.SMALL)
+        for warp in range(warps):
+            name, fill = f"warp {warp}", shade(warp, warps)
+            if by_rows:
+                at, tall = top + warp * high / warps, high / warps
+                canvas.cell(left, at, wide, tall, name, fill)
+                canvas.cell(left + wide + 10, at, 22, tall, "", fill)
+            else:
+                canvas.cell(left + warp * wide / warps, top, wide / warps, high, f"{warp}", fill)
+        if not by_rows:
+            canvas.text(left + wide + 4, top + high / 2 + 5, "+")
+            canvas.cell(left + wide + 14, top, 22, high, "", svg.WHITE)
+        canvas.text(left + wide + (12 if by_rows else 20), top - 8, "y", svg.SMALL)
+        ends = "each warp: its own outputs" if by_rows else "each warp: a part of every sum"
+        canvas.text(left, top + high + 16, ends, svg.SMALL)
+    left = 392.0
+    canvas.text(left, 12, f"A ring of {slots} slots", bold=True)
+    canvas.text(left, top - 8, "in shared memory, now:", svg.SMALL)
+    states = ("is multiplied", AMBER), ("is full, comes next", SKY)
+    for slot in range(slots):
+        words, fill = states[slot] if slot < len(states) else ("is being filled", NONE)
+        canvas.cell(left, top + slot * high / slots, 164, high / slots - 3, f"slot {slot} {words}", fill)
+    canvas.text(left, top + high + 16, "then slot 1, slot 2, slot 0 …", svg.SMALL)
+    says = (
+        f"{warps} warps divide the rows of a block's weights: each has outputs of its own. Or they divide k: "
+    )
+    says += f"each has a part of every sum, and the parts are added. A ring of {slots} slots: slot 0 is "
+    says += "multiplied, slot 1 is full, the others are being filled."
+    return single("How the warps of a block share its work", says, canvas)

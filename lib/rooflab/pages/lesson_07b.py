@@ -54,7 +54,8 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any, rows: Rows) -> Opening:
         f"Roughly. With one number fitted, {fit.launch_us:.1f} µs of fixed time, the law puts "
         f"{near['one_off']:.0f}% of {fit.rows:,} products on the {gpu} within 25% of their measured time; "
         f"with two fitted to each kernel, {near['own_off']:.0f}%. It predicts "
-        f"{counted(len(unseen), 'kernel')} of a laptop that it has not seen, the worst {worst:.0f}% off."
+        f"{counted(len(unseen), 'one-token kernel')} of a laptop that it has not seen, the worst "
+        f"{worst:.0f}% off."
     )
     right, kinds = judged_races(rows, here, fit)
     stay, cross = order_told(right, kinds)

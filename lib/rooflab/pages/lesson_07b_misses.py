@@ -106,8 +106,9 @@ def largest_failure(compared: Rows, here: Any, fit: Any, gpu: str) -> None:
     """
     table, (low, far, short) = peak_shares(compared, fit), below_the_peak(compared, fit)
     if low:
+        most = "The largest failure" if 2 * short >= far else "One failure"
         display.say(
-            f"**The largest failure: kernels far below their unit's peak.** {far} products are further off "
+            f"**{most}: kernels far below their unit's peak.** {far} products are further off "
             f"than 25%. For {short} of them the time is too short, and they are by "
             f"{counted(len(low), 'way')}: {listed(low)}."
         )

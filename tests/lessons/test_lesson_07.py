@@ -161,7 +161,7 @@ def test_the_law_is_worked_out_for_a_product_by_its_own_rule(law, rows, monkeypa
         nearest = bound.sort_values("one_off", key=abs).iloc[0]
         tiles = -(-int(nearest["n"]) // 128) * -(-int(nearest["batch"]) // 64)
         assert f"{tiles:,} on {here.sms} SMs" in said_here[-1] and f"÷ {here.sms} =" in said_here[-1]
-        assert f"= {nearest['one_us']:.1f} µs. Measured: {nearest['median_us']:.1f}." in said_here[-1]
+        assert f"= {nearest['one_us']:,.2f} µs. Measured: {nearest['median_us']:,.2f}." in said_here[-1]
 
 
 def test_the_laws_largest_failure_is_told_of_ways_below_a_peak_alone(law, rows, monkeypatch):
@@ -174,12 +174,44 @@ def test_the_laws_largest_failure_is_told_of_ways_below_a_peak_alone(law, rows, 
     monkeypatch.setattr(lesson_07b_misses.display, "say", told.append)
     monkeypatch.setattr(lesson_07b_misses.plot, "show", lambda fig, caption: told.append(caption))
     lesson_07b.largest_failure(compared, machine, fit, "GPU")
-    assert told[0].startswith("**The largest failure") and "times as long" in told[-1]
+    assert told[0].startswith("**The largest failure") and "times as long" in told[1]
+    mine = compared[(compared["label"] == low[0]) & (compared["by"] == "compute")]
+    assert "here they are" in told[2] and len(told) == 4, "the share is worked out on the same product"
+    top = mine[(mine["n"] == 8192) & (mine["k"] == 8192)].sort_values("batch").iloc[-1]
+    assert f"{top['batch']:,} tokens" in told[1] and f"{top['median_us']:,.2f}" in told[2]
     told.clear()
     whole = replace(fit, own={key: own._replace(share=1.0) for key, own in fit.own.items()})
     assert lesson_07b_misses.below_the_peak(compared, whole) == ([], far, 0)
     lesson_07b.largest_failure(compared, machine, whole, "GPU")
     assert len(told) == 1 and "from 100%" in told[0]
+
+
+def test_what_the_plain_law_misses_is_split_whole_and_the_tuned_law_tried_on_matrices_left_out(
+    law, rows, monkeypatch
+):
+    machine, fit = law
+    timed = rows[rows["clock"] == "graph"]
+    compared, apart = perf_model.compared(timed, machine, fit), perf_model.left_out(timed, machine)
+    tables, told = [], []
+    monkeypatch.setattr(lesson_07b_misses.display, "table", lambda *given, **_: tables.append(given[0]))
+    monkeypatch.setattr(lesson_07b_misses.display, "say", told.append)
+    lesson_07b.failures(compared, fit)
+    far = int((compared["one_off"].abs() > 25).sum())
+    assert tables[0]["rows"].sum() == far and (tables[0]["near"] <= tables[0]["rows"]).all()
+    assert len(apart) == len(compared) and set(apart.index) == set(compared.index)
+    near = (apart["own_off"].abs() <= 25).mean()
+    assert 0.6 < near < (compared["own_off"].abs() <= 25).mean(), "no better than on what was fitted"
+    one = timed[(timed["n"] == MLP[0]) & (timed["k"] == MLP[1])]
+    none = perf_model.left_out(one, machine)
+    assert none.empty and "own_off" in none.columns
+    spec = device.get("h200")
+    lesson_07b.within_bounds(compared, apart, machine, spec, fit, "GPU")
+    assert list(tables[-1]["kind"]) == ["fit", "fit", "prediction", "prediction"]
+    assert tables[-1]["near25"].iloc[2] == f"{near:.0%}"
+    lesson_07b.within_bounds(compared, none, machine, spec, fit, "GPU")
+    assert list(tables[-1]["kind"]) == ["fit", "fit", "prediction"]
+    lesson_07b.failures(compared.assign(one_off=0.0), fit)
+    assert len(tables) == 3, "nothing failed"
 
 
 def test_a_missed_crossover_is_shown_with_the_laws_errors_where_curves_cross(law, rows, monkeypatch):

@@ -167,13 +167,13 @@ def everywhere(
 def because(slow: str, fast: str, n: int, k: int, batch: int, times: float, there: Machine, fit: Fit) -> str:
     """Why one way (by label) takes `times` the time of another on a product, by their own two numbers: their
     fixed times, or the longer of bytes and FLOPs, whichever differs more; where the two predictions are not
-    within a quarter of `times` apart, that they do not explain it.
+    within a quarter of `times`, that they do not explain it.
     """
     named = {label(each.format, each.name): each for each in perf_model.STRATEGIES}
     ways = named[slow], named[fast]
     mine, theirs = (perf_model.us(each, n, k, batch, there, fit) for each in ways)
     if not 1 / NEAR <= mine / theirs / times <= NEAR:
-        return f"{mine / theirs:.1f} times: not explained"
+        return f"{mine / theirs:.1f} times: does not explain it"
     own = [fit.own.get((each.format, each.name), Own(fit.launch_us, 1.0)) for each in ways]
     fixed = [perf_model.launched(w, batch) * o.launch_us for w, o in zip(ways, own, strict=True)]
     if fixed[0] - fixed[1] > (mine - fixed[0]) - (theirs - fixed[1]):

@@ -12,7 +12,6 @@ import pandas as pd
 from rooflab.errors import UsageError
 from rooflab.hardware import crossover, perf_model, roofline
 from rooflab.hardware.perf_model import Machine, strategy
-from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.studies import regimes
 from rooflab.words import counted
 
@@ -315,13 +314,13 @@ def lost(rows: pd.DataFrame, clock: str = "graph") -> pd.DataFrame:
 
 
 def intensity(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `intensity`, FLOP per byte that the convention charges a product with, and tflop_s."""
+    """The rows with `intensity`, FLOP per byte that a product by its way moves, and tflop_s."""
     found = rows.copy()
     flops, moved = [], []
-    for row in found[["format", "n", "k", "batch"]].itertuples(index=False, name=None):
-        format, n, k, batch = row[0], *(int(size) for size in row[1:])
+    for row in found[["format", "impl", "n", "k", "batch"]].itertuples(index=False, name=None):
+        n, k, batch = (int(size) for size in row[2:])
         flops.append(roofline.gemm_flops(batch, n, k))
-        moved.append(roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES[format]))
+        moved.append(perf_model.moved(strategy(row[0], row[1]), n, k, batch))
     found["intensity"] = [f / b for f, b in zip(flops, moved, strict=True)]
     found["tflop_s"] = flops / found["median_us"] / 1e6
     return found

@@ -313,6 +313,16 @@ def compared(rows: pd.DataFrame, machine: Machine, fit: Fit) -> pd.DataFrame:
     return found
 
 
+def left_out(rows: pd.DataFrame, machine: Machine) -> pd.DataFrame:
+    """The rows of `compared`, each matrix by a fit to the others; none where there is one alone."""
+    found = []
+    for _, mine in rows.groupby(["n", "k"], sort=False):
+        others = rows.drop(mine.index)
+        if len(others):
+            found.append(compared(mine, machine, fit(others, machine)))
+    return pd.concat(found) if found else compared(rows, machine, NOTHING).iloc[:0]
+
+
 def regimes(
     machine: Machine,
     fit: Fit,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-import rooflab.lab
 from rooflab.analysis import extrapolation, strategies
 from rooflab.hardware import device, perf_model
 from rooflab.lab import Lab
@@ -19,21 +19,26 @@ from rooflab.pages.lesson_07b_appendix import prompt_turning_points as prompt_tu
 from rooflab.pages.lesson_07b_elsewhere import crossing_missed as crossing_missed
 from rooflab.pages.lesson_07b_elsewhere import crossovers as crossovers
 from rooflab.pages.lesson_07b_elsewhere import crossovers_right as crossovers_right
-from rooflab.pages.lesson_07b_elsewhere import judged_races, order_told
+from rooflab.pages.lesson_07b_elsewhere import judged_races, laptop_known, order_told
 from rooflab.pages.lesson_07b_elsewhere import laptop_errors as laptop_errors
 from rooflab.pages.lesson_07b_elsewhere import laptop_predicted as laptop_predicted
 from rooflab.pages.lesson_07b_elsewhere import lost_on_the_laptop as lost_on_the_laptop
 from rooflab.pages.lesson_07b_misses import below_the_peak
 from rooflab.pages.lesson_07b_misses import errors_by_bound as errors_by_bound
 from rooflab.pages.lesson_07b_misses import errors_by_way as errors_by_way
+from rooflab.pages.lesson_07b_misses import failures as failures
 from rooflab.pages.lesson_07b_misses import largest_failure as largest_failure
 from rooflab.pages.lesson_07b_misses import largest_left as largest_left
 from rooflab.pages.lesson_07b_misses import within_bounds as within_bounds
 from rooflab.pages.lesson_07b_worked import by_bytes as by_bytes
 from rooflab.pages.lesson_07b_worked import in_tiles as in_tiles
 from rooflab.pages.lesson_07b_worked import rounds_drawn as rounds_drawn
+from rooflab.pages.lesson_07b_worked import ways as ways
 from rooflab.view import display, explorer, plot
 from rooflab.words import counted, listed
+
+_DRAWN = (8960, 1536)  # the matrix of the map's figure
+_CASE = f"{_DRAWN[0]} x {_DRAWN[1]}"
 
 
 def opening(timed: Rows, here: Any, gpu: str, spec: Any, rows: Rows) -> Opening:
@@ -43,15 +48,14 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any, rows: Rows) -> Opening:
     fit = perf_model.fit(timed, here)
     compared = perf_model.compared(timed, here, fit)
     near = 100 * (compared[["one_off", "own_off"]].abs() <= 25).mean()
-    published = rooflab.lab.open("replay", "rtx-4070-laptop-published").store
-    there = perf_model.scaled(device.get("rtx-4070-laptop"), here, spec)
-    unseen = extrapolation.unseen(extrapolation.laptop_kernels(published), there, fit)
+    unseen = laptop_known(here, spec, fit)[2]
+    worst = unseen.off.abs().max()
     answer = (
-        f"Roughly. Bytes, FLOPs and one fitted number, {fit.launch_us:.1f} µs of fixed time a kernel, put "
-        f"{near['one_off']:.0f}% of {fit.rows:,} products on the {gpu} within 25% of their measured time."
-        f"{_missed(compared, fit)} With two numbers fitted to each kernel {near['own_off']:.0f}% are within "
-        f"25%. Of a GPU that it has not seen it predicts {counted(len(unseen), 'kernel')} at one token, the "
-        f"worst {unseen.off.abs().max():.0f}% off."
+        f"Roughly. With one number fitted, {fit.launch_us:.1f} µs of fixed time, the law puts "
+        f"{near['one_off']:.0f}% of {fit.rows:,} products on the {gpu} within 25% of their measured time; "
+        f"with two fitted to each kernel, {near['own_off']:.0f}%. It predicts "
+        f"{counted(len(unseen), 'one-token kernel')} of a laptop that it has not seen, the worst "
+        f"{worst:.0f}% off."
     )
     right, kinds = judged_races(rows, here, fit)
     stay, cross = order_told(right, kinds)
@@ -63,48 +67,44 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any, rows: Rows) -> Opening:
         "tell from a product's kernels, bytes and FLOPs what bounds it: fixed time, memory or arithmetic",
         "say where such a prediction fails, and why",
     )
-    title = "Law and measurement"
+    return answer, able, _both_laws(compared, fit, gpu, near)
+
+
+def _both_laws(compared: Rows, fit: Any, gpu: str, near: Rows) -> tuple[Any, str]:
+    """Time by either law over measured time, products that are far off in colours; and the caption."""
+    title, low = "Law and measurement", below_the_peak(compared, fit)[0]
     fig, axes = plot.figure(
         "measured, µs", "by the law, µs", title, xlog=True, ylog=True, columns=2, height=2.6
     )
-    ends = [timed.median_us.min(), timed.median_us.max()]
+    ends = [compared.median_us.min(), compared.median_us.max()]
     panels = zip(axes, ("one", "own"), ("plain law", "tuned law"), strict=True)
+    below = compared.label.isin(low)
     for ax, name, words in panels:
         ax.fill_between(
             ends, [0.75 * x for x in ends], [1.25 * x for x in ends], color="#CCCCCC", linewidth=0
         )
         ax.plot(ends, ends, color=plot.ROOF_COLOUR, linewidth=1, zorder=1)
-        for format, marker in zip(perf_model.FORMATS, ("o", "s", "^"), strict=True):
-            mine = compared[compared["format"] == format]
-            style = {"s": 15, "alpha": 0.55, "linewidths": 0, "marker": marker, "zorder": 3}
-            colour, label = plot.FORMAT_COLOURS[format], strategies.label(format, "").strip()
-            ax.scatter(mine.median_us, mine[f"{name}_us"], c=colour, label=label, **style)
-        ax.set_title(f"{words}: {near[f'{name}_off']:.0f}% in the band", fontsize=9)
+        held = compared[f"{name}_off"].abs() <= 25
+        for which, colour, label in (
+            (held, "#888888", "within 25%"),
+            (~held & below, plot.COLOURS[1], "off: kernels far below their peak"),
+            (~held & ~below, plot.COLOURS[0], "off: other kernels"),
+        ):
+            mine = compared[which]
+            style = {"s": 9, "alpha": 0.6, "linewidths": 0, "zorder": 3}
+            if len(mine):
+                ax.scatter(mine.median_us, mine[f"{name}_us"], c=colour, label=label, **style)
+        ax.set_title(f"{words}: {near[f'{name}_off']:.0f}% within 25%", fontsize=9)
         plot.round_ticks(ax)
         plot.round_ticks(ax, "x")
-    axes[0].legend(fontsize=8.5, frameon=False, loc="upper left", markerscale=1.6)
-    middle = compared.groupby("label", sort=False).one_off.median()
-    low = [name.partition(" ")[2] for name in middle.index[middle < -40]]
-    if low:
-        lines = [", ".join(low[k : k + 2]) for k in range(0, len(low), 2)]
-        words = "far too fast: " + ",\n".join(lines)
-        axes[0].text(0.99, 0.03, words, transform=axes[0].transAxes, fontsize=8, ha="right", va="bottom")
+    axes[0].legend(fontsize=8, frameon=False, loc="upper left", markerscale=1.8, handletextpad=0.1)
+    corner = {"transform": axes[0].transAxes, "fontsize": 8, "ha": "right", "va": "bottom"}
+    axes[0].text(0.98, 0.04, "the law's time is too short", **corner)
     caption = (
-        f"{title}, {len(compared)} products on {gpu}. Grey: within 25%. Above the band the law's time is too "
-        "long, below it too short."
+        f"{title}, {len(compared):,} products on {gpu}. Grey band: within 25%. Above it the law's time is "
+        "too long, below it too short."
     )
-    return answer, able, (fig, caption)
-
-
-def _missed(compared: Rows, fit: Any) -> str:
-    """Which ways most of the failures of the plain law are of, where it is those that stay below a peak."""
-    low, far, short = below_the_peak(compared, fit)
-    if not low or 2 * short < far:
-        return ""
-    return (
-        f" {short} of the {far} others are by kernels that stay far below their unit's peak, such as "
-        f"{listed(low[:2])}."
-    )
+    return fig, caption
 
 
 def fitted(timed: Rows, here: Any, gpu: str, lab: Lab) -> tuple[Any, Rows]:
@@ -115,8 +115,8 @@ def fitted(timed: Rows, here: Any, gpu: str, lab: Lab) -> tuple[Any, Rows]:
         f"Fitted to {fit.rows:,} products on {gpu}, {lab.run.started[:10]}: "
         f"**{fit.launch_us:.1f} µs** of fixed time a kernel, with {here.gb_s:,.0f} GB/s, "
         f"{here.peaks['fp16_tensor']:,.0f} TFLOP/s in FP16 and "
-        f"{here.peak('int8_scaled'):,.0f} TOP/s in int8{_scaling(here)}. It is a compromise between all "
-        f"products: the shortest takes {timed.median_us.min():.1f} µs in all."
+        f"{here.peak('int8_scaled'):,.0f} TOP/s in int8. It is a compromise between all products: the "
+        f"shortest takes {timed.median_us.min():.1f} µs in all.{_scaling(here)}"
     )
     return fit, compared
 
@@ -125,7 +125,13 @@ def _scaling(here: Any) -> str:
     """What holds the rate of int8 products below their unit's peak."""
     peak = here.peaks["int8_tensor"]
     slower = here.peak("int8_scaled") < peak
-    return f" (the unit makes {peak:,.0f}; the FP32 lanes that scale each block are slower)" if slower else ""
+    return (
+        " Q8_0 weights share a scale in blocks of 32: after every 32 products of a sum FP32 lanes spend two "
+        "instructions on it, so that even a perfect int8 kernel makes "
+        f"{here.peak('int8_scaled'):,.0f} of the unit's {peak:,.0f} TOP/s."
+        if slower
+        else ""
+    )
 
 
 def under_roofs(timed: Rows, n: int, k: int, here: Any, gpu: str, rows: Rows) -> None:
@@ -133,12 +139,14 @@ def under_roofs(timed: Rows, n: int, k: int, here: Any, gpu: str, rows: Rows) ->
     points = strategies.intensity(timed[(timed.n == n) & (timed.k == k)])
     title = f"{n:,} × {k:,} under the roofs"
     fig, ax = plot.figure("FLOP per byte", "TFLOP/s", title, xlog=True, ylog=True, height=4.2)
+    shown: list[Rows] = []
     drawn = {("fp16", "cublas"): 1, ("int4_g128", "fused"): 0, ("q8_0", "mma"): 5}
     for (format, name), colour in (drawn | {("q8_0", "mmq_fp16_wgmma"): 2, ("q8_0", "two_op"): 6}).items():
         mine = points[(points["format"] == format) & (points.impl == name)].sort_values("intensity")
         if len(mine):
             label = strategies.label(format, name)
             plot.series(ax, mine.intensity, mine.tflop_s, label=label, colour=plot.COLOURS[colour])
+            shown.append(mine)
         if (format, name) in strategies.PAIRS[0]:
             for at in mine[mine.batch == 1].head(1).itertuples():
                 place = {"textcoords": "offset points", "fontsize": 8, "ha": "center", "va": "top"}
@@ -150,6 +158,7 @@ def under_roofs(timed: Rows, n: int, k: int, here: Any, gpu: str, rows: Rows) ->
     plot.round_ticks(ax)
     plot.round_ticks(ax, "x")
     plot.label_ends(ax)
+    points = pd.concat(shown) if shown else points
     best = points.loc[points.tflop_s.idxmax()]
     caption = f"{title} on {gpu}, {plot.dates(rows)}: {len(points)} products, best "
     caption += f"{best.tflop_s:,.0f} TFLOP/s ({best.label}, {best.batch} tokens); roofs "
@@ -172,7 +181,7 @@ def _ends(rows: Rows) -> Rows:
 
 def explore(here: Any, fit: Any, spec: Any) -> tuple[Any, Rows]:
     """The explorer of every GPU's products by the law, and its rows."""
-    matrices = [(1536, 1536), (8960, 1536), (14336, 4096)]
+    matrices = [(1536, 1536), _DRAWN, (14336, 4096)]
     every = extrapolation.everywhere(here, fit, spec, matrices)
     drawn = explorer.Explorer(
         "map",
@@ -182,8 +191,8 @@ def explore(here: Any, fit: Any, spec: Any) -> tuple[Any, Rows]:
         controls={"format": "Weights", "gpu": "GPU", "matrix": "Matrix"},
         labels={"batch": "tokens", "median_us": "µs, predicted"},
         ylog=True,
-        title="Products on every GPU, by the tuned law",
-        start={"format": "int4_g128", "gpu": spec.name, "matrix": "8960 x 1536", "batch": 1},
+        title="Products on one GPU, by the tuned law",
+        start={"format": "int4_g128", "gpu": spec.name, "matrix": _CASE, "batch": 1},
     )
     return drawn, every
 
@@ -192,7 +201,7 @@ def gain_by_gpu(every: Rows) -> Rows:
     """Draw what INT4 is predicted to gain at one token on every GPU, the slowest memory first; the table,
     folded.
     """
-    one = every[(every["format"] == "int4_g128") & (every.matrix == "8960 x 1536")]
+    one = every[(every["format"] == "int4_g128") & (every.matrix == _CASE)]
     gain = one.pivot(index="gpu", columns="batch", values="x")
     ahead = [max([b for b in gain.columns if gain.loc[g, b] > 1] or [0]) for g in gain.index]
     rates = {device.get(name).name: device.get(name).dram_gb_s for name in device.names()}
@@ -221,15 +230,77 @@ def gain_by_gpu(every: Rows) -> Rows:
 
 def _published_gain(kernels: Rows) -> str:
     """How many times as fast the laptop's published INT4 kernel is as its FP16 one, in a sentence."""
-    us = kernels[(kernels.n == 8960) & (kernels.k == 1536)].set_index("label").us
+    us = kernels[(kernels.n == _DRAWN[0]) & (kernels.k == _DRAWN[1])].set_index("label").us
     if not {"FP16 cuBLAS", "INT4 loop"} <= set(us.index):
         return ""
     full, small = us["FP16 cuBLAS"], us["INT4 loop"]
     return f" The laptop's published kernels: {full:.1f} ÷ {small:.1f} = {full / small:.1f}."
 
 
-def gain_explained(mapped: Rows, kernels: Rows) -> None:
-    """Say how INT4's gain depends on the GPU, and what the laptop's published kernels have."""
+def _not_in_order(mapped: Rows, every: Rows) -> str:
+    """Why the gains are not in the order of the memories' rates, where INT4's way differs between GPUs."""
+    gains = mapped.sort_values("gb_s").one
+    one = every[(every["format"] == "int4_g128") & (every.matrix == _CASE) & (every.batch == 1)]
+    ways = {way: list(part.gpu) for way, part in one.groupby("way")}
+    if gains.is_monotonic_decreasing or len(ways) < 2:
+        return ""
+    rare = min(ways, key=lambda way: len(ways[way]))
+    names = listed(sorted(strategies.label("int4_g128", way) for way in ways if way != rare))
+    return (
+        f" The order is not strict: INT4's way is {strategies.label('int4_g128', rare)} on "
+        f"{listed(ways[rare])} and {names} elsewhere, and each has its own fixed time and unit."
+    )
+
+
+def _map_measured(every: Rows, timed: Rows, spec: Any) -> str:
+    """What the map has for the GPU that was measured, beside the measurement."""
+    n, k = _DRAWN
+    mine = timed[(timed.n == n) & (timed.k == k)]
+    law = every[(every.gpu == spec.name) & (every.matrix == _CASE) & (every.batch == 1)].set_index("format")
+    one = mine[mine.batch == 1].sort_values("median_us")
+    best = one.drop_duplicates("format").set_index("format")
+    if not {"fp16", "int4_g128"} <= set(best.index):
+        return ""
+    names = {f: strategies.label(f, law.way[f]) for f in ("fp16", "int4_g128")}
+    full, small = best.loc["fp16"], best.loc["int4_g128"]
+    text = (
+        f"On the {spec.name} the law has {law.x['int4_g128']:.2f} times, by {names['int4_g128']} over "
+        f"{names['fp16']}. Measured: {full.median_us / small.median_us:.2f} times, {small.label} over "
+        f"{full.label}"
+    )
+    cublas = one[one.impl == "cublas"].median_us
+    if full.impl != "cublas" and len(cublas):
+        text += f", and {cublas.iloc[0] / small.median_us:.2f} over FP16 cuBLAS"
+    text += "."
+    if small.label != names["int4_g128"]:
+        text += f" The law picks another INT4 kernel than the fastest, {small.label}."
+    by = mine.groupby(["batch", "format"]).median_us.min().unstack()
+    ahead = by.index[by.int4_g128 < by.fp16]
+    far = every[(every.gpu == spec.name) & (every.matrix == _CASE) & (every["format"] == "int4_g128")]
+    told = far.batch[far.x > 1]
+    if len(ahead) and len(told) and max(told) != max(ahead):
+        text += f" It has INT4 ahead up to {max(told)} tokens; measured, up to {max(ahead)}."
+    return text
+
+
+def _kink(every: Rows, spec: Any) -> str:
+    """Where FP16's fastest way changes, which bends its curve."""
+    mine = every[(every.gpu == spec.name) & (every.matrix == _CASE) & (every["format"] == "fp16")]
+    mine = mine.sort_values("batch")
+    for before, after in pairwise(mine.itertuples()):
+        if before.way != after.way:
+            names = [strategies.label("fp16", row.way) for row in (before, after)]
+            return (
+                f" Below, a curve jumps where the fastest way changes, as from {names[0]} at "
+                f"{counted(before.batch, 'token')} to {names[1]} at {after.batch}."
+            )
+    return ""
+
+
+def gain_explained(mapped: Rows, kernels: Rows, every: Rows, timed: Rows, spec: Any) -> None:
+    """Say how INT4's gain depends on the GPU, what the laptop's published kernels have, and what the GPU that
+    was measured has.
+    """
     slow, fast = mapped.sort_values("gb_s").iloc[0], mapped.sort_values("gb_s").iloc[-1]
     display.say(
         f"At one token INT4 is predicted to be {slow.one:.1f} times as fast as FP16 on the {slow.gpu} and "
@@ -239,20 +310,24 @@ def gain_explained(mapped: Rows, kernels: Rows) -> None:
             if slow.one > 1.1 * fast.one
             else "."
         )
+        + _not_in_order(mapped, every)
         + _published_gain(kernels)
-        + " At one token FP16's fastest way is mostly the course's own GEMV; lesson 07 compares with cuBLAS."
     )
+    if text := _map_measured(every, timed, spec) + _kink(every, spec):
+        display.say(text.strip())
 
 
 def takeaway(fit: Any, within: dict[Any, Any], kernels: Rows, cross: Rows) -> None:
     """What to take away, computed."""
-    order = f"{cross.sum()} of {len(cross)}" if len(cross) else "no"
+    order = f"the tuned law tells {cross.sum()} of {len(cross)} crossovers" if len(cross) else ""
+    if len(cross) and cross.mean() < 0.5:
+        order = f"Errors that leave a time useful move a crossover far: {order}"
+    order = f"\n- {order[0].upper()}{order[1:]}." if order else ""
     display.say(
         f"- One fixed time, {fit.launch_us:.1f} µs, a rate and a peak put {within[25][0]:.0f}% of the "
         f"{fit.rows:,} products that it was fitted to within 25%. It predicts the unseen laptop's kernels at "
         f"one token, the worst {kernels.off.abs().max():.0f}% off.\n- Ask first whether a kernel reaches its "
-        "unit's peak: where it does not, the law's time is too short by that factor. Ask next whether it "
-        "deals whole tiles.\n- Which of two kernels stays ahead is easier to tell than where they change "
-        f"places: the tuned law tells {order} crossovers.\n- Arithmetic tells whether the fixed time, memory "
-        "or compute bounds a product. Do it before you write the kernel."
+        "unit's peak: where it does not, the law's time for FLOPs is too short by that factor. Ask next "
+        f"whether it deals whole tiles.{order}\n- Arithmetic tells whether the fixed time, memory or compute "
+        "bounds a product. Do it before you write the kernel."
     )

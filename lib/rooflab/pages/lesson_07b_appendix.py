@@ -83,5 +83,9 @@ def lost_ways(rows: Rows, here: Any, fit: Any, gpu: str) -> None:
     heads = {"label": "way", "losses": "loses", "matrix": "worst at (matrix, tokens)"}
     heads |= {"times": "times slower", "winner": "than", "why": "by the tuned law"}
     display.table(
-        losers, heads, {"times": "{:.1f}"}, f"Every way that lost, by kernel time, {gpu}", folded=True
+        losers,
+        heads,
+        {"times": "{:.1f}"},
+        f"Every way of the course's own that lost, by kernel time, {gpu}",
+        folded=True,
     )

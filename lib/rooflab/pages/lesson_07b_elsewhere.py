@@ -16,12 +16,17 @@ from rooflab.view import display
 from rooflab.words import counted
 
 
+def laptop_known(here: Any, spec: Any, fit: Any) -> tuple[Store, Any, Rows]:
+    """The published laptop's recording, its GPU's numbers, and its kernels beside what the law has."""
+    published = rooflab.lab.open("replay", "rtx-4070-laptop-published").store
+    there = perf_model.scaled(device.get("rtx-4070-laptop"), here, spec)
+    return published, there, extrapolation.unseen(extrapolation.laptop_kernels(published), there, fit)
+
+
 def laptop_predicted(here: Any, spec: Any, fit: Any) -> tuple[Store, Any, Rows]:
     """Show the published laptop's kernels as predicted; its recording, that GPU's numbers, the kernels."""
-    published = rooflab.lab.open("replay", "rtx-4070-laptop-published").store
     laptop = device.get("rtx-4070-laptop")
-    there = perf_model.scaled(laptop, here, spec)
-    kernels = extrapolation.unseen(extrapolation.laptop_kernels(published), there, fit)
+    published, there, kernels = laptop_known(here, spec, fit)
     reached, fixed = here.gb_s / spec.dram_gb_s, fit.launch_us
     text = (
         f"Bandwidth: the {spec.name} reached {reached:.0%} of its datasheet's, so the law takes "
@@ -55,6 +60,17 @@ def _through_l2(size: int, us: float) -> str:
     )
 
 
+def _mostly(kernels: Rows, fit: Any) -> str:
+    """How many of the laptop's kernels hardly test the fixed time."""
+    heavy = int((kernels.one_us > 5 * fit.launch_us).sum())
+    if not heavy:
+        return ""
+    return (
+        f" Bytes take over 80% of the time of {heavy}: they test the bandwidth, and hardly the "
+        f"{fit.launch_us:.1f} µs."
+    )
+
+
 def laptop_errors(published: Store, there: Any, fit: Any, n: int, k: int, kernels: Rows) -> Rows:
     """Say how far off the laptop's kernels and its sweep are; the sweep, predicted."""
     swept = extrapolation.unseen(extrapolation.laptop_sweep(published), there, fit)
@@ -62,9 +78,10 @@ def laptop_errors(published: Store, there: Any, fit: Any, n: int, k: int, kernel
     first = calls[calls.batch == 1].set_index("label")
     display.say(
         f"The worst of the {len(kernels)} kernels is {kernels.off.abs().max():.0f}% off."
+        + _mostly(kernels, fit)
         + (
             " The published *sweep* was timed by events, with launches: at one token it has "
-            f"{first.us['INT4 loop']:.0f} µs for the fused kernel, and the profiler "
+            f"{first.us['INT4 loop']:.0f} µs for INT4 loop, the source's own kernel, and the profiler "
             f"{kernels.set_index('label').us['INT4 loop']:.0f}. The law predicts kernels; the sweep "
             "measured calls."
             if "INT4 loop" in first.index
@@ -76,7 +93,7 @@ def laptop_errors(published: Store, there: Any, fit: Any, n: int, k: int, kernel
         row = fast.iloc[0]
         display.say(
             f"At {counted(row.batch, 'token')} its FP16 product takes {row.us:.0f} µs where the law has "
-            f"{row.one_us:.0f}{_through_l2(n * k * 2, float(row.us))}."
+            f"{row.one_us:.0f} ({row.off:+.0f}%){_through_l2(n * k * 2, float(row.us))}."
         )
     return swept
 
@@ -111,7 +128,7 @@ def crossovers(rows: Rows, here: Any, fit: Any) -> Rows:
     tables = []
     for n, k in regimes.SOURCE:
         seen, pairs, guesses, told = _races(rows, here, fit, n, k)
-        words = [{None: "never", 1: "always"}.get(guess, guess) for guess in guesses]
+        words = [{None: "first wins", 1: "second wins"}.get(guess, guess) for guess in guesses]
         cells = [strategies.briefly(seen.loc[p.names]) for p in pairs]
         lines = [(*p.names, cell, word) for p, cell, word in zip(pairs, cells, words, strict=True)]
         table = pd.DataFrame(lines, columns=["first", "second", "measured", "predicted"])
@@ -161,20 +178,21 @@ def crossing_missed(compared: Rows, rows: Rows, here: Any, fit: Any) -> None:
             for tokens in (int(found.low), int(found.high)):
                 at = mine[mine.batch == tokens].set_index(["format", "impl"])
                 if set(pair) <= set(at.index):
-                    _missed_at(pair, at, f"{n:,} × {k:,}", tokens, guess)
+                    between = f"between {int(found.low)} and {counted(int(found.high), 'token')}"
+                    _missed_at(pair, at, f"{n:,} × {k:,}", tokens, between, guess)
                     return
 
 
-def _missed_at(pair: Any, at: Rows, matrix: str, tokens: int, guess: int | None) -> None:
+def _missed_at(pair: Any, at: Rows, matrix: str, tokens: int, between: str, guess: int | None) -> None:
     """Say what the two ways of a pair take at some tokens, and what the tuned law has for them."""
     few, many = (at.loc[[way]].sort_values("median_us").iloc[0] for way in pair)
     offs = [f"{off:+.0f}".replace("-", "−") for off in (few.own_off, many.own_off)]
     where = "sees no crossover" if guess is None else f"has them cross at {counted(guess, 'token')}"
     display.say(
         f"**Why a crossover is harder than a time.** {pair.names[0]} and {pair.names[1]} on {matrix} cross "
-        f"near {tokens} tokens. There they take {few.median_us:.1f} and {many.median_us:.1f} µs, "
-        f"{abs(many.median_us / few.median_us - 1):.0%} apart. The law has {few.own_us:.1f} ({offs[0]}%) and "
-        f"{many.own_us:.1f} ({offs[1]}%), so it {where}. Where two curves lie close together, errors of this "
+        f"{between}. At {tokens} they take {few.median_us:.2f} and {many.median_us:.2f} µs, "
+        f"{abs(many.median_us / few.median_us - 1):.0%} apart. The law has {few.own_us:.2f} ({offs[0]}%) and "
+        f"{many.own_us:.2f} ({offs[1]}%), so it {where}. Where two curves lie close together, errors of this "
         "size move their crossing far."
     )
 

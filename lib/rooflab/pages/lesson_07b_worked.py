@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflab.analysis import extrapolation
+import pandas as pd
+
+from rooflab.analysis import extrapolation, strategies
 from rooflab.hardware import perf_model
 from rooflab.pages import Rows
 from rooflab.view import diagram, display
 from rooflab.words import counted
 
+_UNITS = {
+    "fp32": "FP32 lanes",
+    "fp16_tensor": "FP16 tensor cores",
+    "dp4a": "dp4a, 4 int8 products an instruction",
+    "int8_scaled": "int8 tensor cores, with the scaling",
+}
 _NEAR = 10  # percent: a product that the law can be shown on
 
 
@@ -27,24 +35,48 @@ def worked(row: Any, here: Any, fit: Any) -> str:
         one = flops / here.sms / rounds
         text += (
             f"Tiles of {high} × {wide} are {tiles:,} on {here.sms} SMs: {counted(rounds, 'round')}. A tile "
-            f"has {one / 1e6:,.0f} MFLOP, an SM makes {peak:,.0f} ÷ {here.sms} = {peak / here.sms:.2f} "
-            f"TFLOP/s: {compute:.1f} µs. The bytes take {memory:.1f} µs. "
+            f"has {one / 1e6:,.1f} MFLOP, an SM makes {peak:,.1f} ÷ {here.sms} = {peak / here.sms:.3f} "
+            f"TFLOP/s: {compute:,.2f} µs. The bytes take {memory:.2f} µs. "
         )
     else:
         text += (
-            f"{moved / 1e6:.1f} MB ÷ {here.gb_s:,.0f} GB/s are {memory:.1f} µs; {flops / 1e6:,.0f} MFLOP ÷ "
-            f"{peak:,.0f} TFLOP/s are {_us(compute)} µs. "
+            f"{moved / 1e6:.1f} MB ÷ {here.gb_s:,.0f} GB/s are {memory:.2f} µs; {flops / 1e6:,.1f} MFLOP ÷ "
+            f"{peak:,.0f} TFLOP/s are {compute:.2f} µs. "
         )
-    kernels = f"{launches} × {fit.launch_us:.1f}" if launches > 1 else f"{fit.launch_us:.1f}"
+    kernels = f"{launches} × {fit.launch_us:.2f}" if launches > 1 else f"{fit.launch_us:.2f}"
     return (
-        f"{text}So the time is {kernels} + max({_us(memory)}, {_us(compute)}) = {row.one_us:.1f} µs. "
-        f"Measured: {row.median_us:.1f}"
+        f"{text}So the time is {kernels} + max({memory:.2f}, {compute:,.2f}) = {row.one_us:,.2f} µs. "
+        f"Measured: {row.median_us:,.2f}"
     )
 
 
-def _us(time: float) -> str:
-    """Microseconds to a tenth; what that would round to nothing, to a hundredth."""
-    return f"{time:.1f}" if time >= 0.05 else f"{time:.2f}"
+def ways(timed: Rows, here: Any) -> None:
+    """What the law knows of every way that was timed, and of the published laptop's: kernels, unit, peak,
+    tile; folded.
+    """
+    held = {*zip(timed["format"], timed["impl"], strict=True), ("int4_g128", "loop")}
+    lines = [
+        (
+            strategies.label(how.format, how.name),
+            how.says,
+            "1 a token" if how.each_pass else str(how.launches),
+            _UNITS[how.unit],
+            f"{here.peak(how.unit):,.0f}",
+            f"{how.tile[0]} × {how.tile[1]}" if how.tile else "not counted",
+        )
+        for how in perf_model.STRATEGIES
+        if (how.format, how.name) in held
+    ]
+    heads = ("way", "what it does", "kernels", "unit", "its peak, TFLOP/s or TOP/s", "tile, rows × tokens")
+    table = pd.DataFrame(lines, columns=list(heads))
+    words = (
+        "*x* are the activations. *Dequantise* writes the weights to memory as FP16; a *fused* kernel "
+        "unpacks them where it multiplies. *wgmma* is a tensor-core instruction of four warps, on Hopper "
+        "GPUs. Where a tile is *not counted*, the law charges the FLOPs of the product alone."
+    )
+    display.fold_parts(
+        "The ways: their kernels, unit, peak and tile", [words, (table, {head: head for head in heads})]
+    )
 
 
 def by_bytes(compared: Rows, here: Any, fit: Any, n: int, k: int) -> None:

@@ -201,7 +201,7 @@ def steps_drawn(gains: dict[str, Any], name: str, gpu: str) -> None:
     steps = {label: float(gains[of][1]) for of, label in how.items() if 1 in gains[of].index}
     if len(steps) < 2:
         return
-    title = "One token: times as fast as FP16, one change a bar"
+    title = "One token: gain over FP16, one change a bar"
     fig, ax = plot.figure("times as fast as FP16 by the same clock", title=title, height=2.5)
     plot.grouped(ax, list(steps), {"gain": list(steps.values())}, 1.15 * max(1, *steps.values()), ".2f")
     fig.legends[0].remove()

@@ -164,8 +164,8 @@ def test_a_fused_ways_changes_are_not_told_apart_beyond_what_was_measured(split_
 def test_overlap_is_named_first_and_drawn_where_it_was_timed(pair, split_rows, monkeypatch):
     answer = lesson_10c.opening(split_rows, pair)[0]
     assert "Overlap hides 11.2 to 13.7 µs of a layer; without it layers take 36 to 220." in answer
-    assert "For qwen2.5-1.5b in FP16 that decides: 0.65 times becomes 1.16." in answer
-    assert "with them llama-3-70b in INT4 gains nothing." in answer
+    assert "That decides for qwen2.5-1.5b in FP16, by the same kernels: 0.80 times" in answer
+    assert "with them llama-3-70b in INT4 is no faster than with a kernel for each sum" in answer
     shown, told = [], []
     monkeypatch.setattr(lesson_10c_overlap.diagram.Drawing, "show", lambda drawing: shown.append(drawing))
     monkeypatch.setattr(lesson_10c_overlap.display, "say", told.append)

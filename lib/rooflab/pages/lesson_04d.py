@@ -239,6 +239,9 @@ def one_change_each(one_shape: Rows, gains: dict[str, Any], here: Lab, drawn: An
         ]
     else:
         parts = [f"**Clock**: the loop loses {event} with launches, and {loop} without them."]
+    both = [gains[of].get(1) for of in (EVENT, WARM)]
+    if None not in both:
+        parts[0] += f" For one token the gain goes from {both[0]:.2f} to {both[1]:.2f}."
     parts[0] += _both_longer(one_shape)
     parts.append(_cache(one_shape))
     cold = one_shape.loc["graph, cold"].dropna(subset=["fused", "once"])

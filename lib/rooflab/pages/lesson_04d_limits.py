@@ -106,7 +106,7 @@ def _verdict(table: Rows, warps: float, count: int, gpu: str) -> str:
     text += (
         f"{mine['issue'] / mine['read']:.1f} times as long as reading**, {mine['issue']:.1f}: to unpack a "
     )
-    text += f"weight and multiply it, the kernel spends {32 * warps / count:.1f} instructions."
+    text += f"weight and multiply it, the kernel spends {32 * warps / count:.1f} instructions on this matrix."
     if mine["issue"] > 0.9 * mine["halves"] and mine["gain"] < 1.1:
         text += f" FP16's weights could be read in {mine['halves']:.1f}: **what INT4 saves in bytes, it "
         text += "spends on instructions.**"

@@ -111,15 +111,16 @@ def _main(rows: Rows) -> str:
 
 
 def _decides(gains: Rows) -> str:
-    """The model that overlap and sums inside norms bring from below one GPU's speed farthest above it."""
+    """The model that overlap alone brings from below one GPU's speed farthest above it."""
     by = gains.unstack("impl")
-    if not {split.SEPARATE, split.FUSED} <= set(by):
+    if not {split.FUSED_PLAIN, split.FUSED} <= set(by):
         return ""
-    turned = by[(by[split.SEPARATE] < 1) & (by[split.FUSED] > 1)]
+    turned = by[(by[split.FUSED_PLAIN] < 1) & (by[split.FUSED] > 1)]
     if turned.empty:
         return ""
-    row = turned.loc[(turned[split.FUSED] / turned[split.SEPARATE]).idxmax()]
-    return f" For {row.name} that decides: {row[split.SEPARATE]:.2f} times becomes {row[split.FUSED]:.2f}."
+    row = turned.loc[turned[split.FUSED].idxmax()]
+    text = f" That decides for {row.name}, by the same kernels: {row[split.FUSED_PLAIN]:.2f} times one GPU's "
+    return f"{text}speed without it, {row[split.FUSED]:.2f} with it."
 
 
 def _for_nothing(rows: Rows) -> str:
@@ -128,9 +129,8 @@ def _for_nothing(rows: Rows) -> str:
     lost = table[(table["plain"] > table["fused"]) & (table["fused"] >= table["separate"])]
     if lost.empty:
         return ""
-    return (
-        f" But it needs other kernels: with them {listed(lost.index)} gain{'s' * (len(lost) == 1)} nothing."
-    )
+    text = f" But it needs other kernels: with them {listed(lost.index)} {'is' if len(lost) == 1 else 'are'} "
+    return f"{text}no faster than with a kernel for each sum."
 
 
 def _alone(found: Rows) -> set[str]:

@@ -32,7 +32,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "all_reduce_rmsnorm",
             "1_pdl",
             "all_reduce_rmsnorm_pdl",
-            "a branch summed over GPUs where it is added and normalised",
+            "what a product gives, summed over the GPUs, added to the residual and normalised",
             defines={"THREADS": 384, "PARTS": 1, "SPLITS": 1, "WORLD": 2, "LIMIT": 1 << 22},
         ),
     ),

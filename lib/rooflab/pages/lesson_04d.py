@@ -9,9 +9,10 @@ from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.pages import Opening, Rows, named_facts
 from rooflab.pages.lesson_04d_clocks import clocks_drawn as clocks_drawn
 from rooflab.pages.lesson_04d_clocks import drawing_target as drawing_target
-from rooflab.pages.lesson_04d_laptop import FORMS, LAPTOP, NAMES, PROFILED, not_told_apart
+from rooflab.pages.lesson_04d_laptop import FORMS, LAPTOP, NAMES, PROFILED
 from rooflab.pages.lesson_04d_laptop import beside_the_kernels as beside_the_kernels
 from rooflab.pages.lesson_04d_laptop import published_by_batch as published_by_batch
+from rooflab.pages.lesson_04d_limits import executed
 from rooflab.pages.lesson_04d_limits import least_times as least_times
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
@@ -59,10 +60,10 @@ def gains_over_fp16(one_shape: Rows) -> dict[str, Any]:
     return {name: side.dropna() for name, side in gains.items()}
 
 
-def opening(here: Lab, gains: dict[str, Any], theirs: Rows, kernels: Rows, drawn: Any, rows: Rows) -> Opening:
+def opening(here: Lab, gains: dict[str, Any], kernels: Rows, drawn: Any, rows: Rows) -> Opening:
     """The first screen: the gains over FP16 here by tokens, by clock and cache, of the loop and read once."""
     name, gpu = f"{drawn[0]:,} × {drawn[1]:,}", here.run["gpu"]
-    title = f"Gain over FP16, {name}"
+    title = f"Gain over FP16, a matrix of {drawn[0]:,} outputs × {drawn[1]:,} inputs"
     fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True, height=3.2)
     sides = {label: side for label, side in gains.items() if len(side) and label != WARM}
     for label, side in sides.items():
@@ -75,14 +76,36 @@ def opening(here: Lab, gains: dict[str, Any], theirs: Rows, kernels: Rows, drawn
     plot.label_ends(ax)
     answer = which_loses(gains, gpu)
     if name == PROFILED:
-        answer += not_told_apart(theirs, kernels)
+        answer += _elsewhere(gains[LOOP], kernels)
     able = (
         "tell a slow format from a slow kernel, and that from a slow way to launch it",
         "say what an event clock and a graph clock count, and what a published time can prove",
     )
     said = f"{title}, on {gpu}, {plot.dates(rows)}. With launches the weights may be cached, alone they come "
-    said += f"from DRAM. {' '.join(_went(label, side) for label, side in sides.items())}"
+    said += f"from DRAM. {' '.join(_went(label, side) for label, side in sides.items())}{_above(gains)}"
     return answer.strip(), able, (fig, said.strip())
+
+
+def _elsewhere(loop: Rows, kernels: Rows) -> str:
+    """That the loop's kernel wins on the source's laptop, where it does and loses here, for one token."""
+    gain = float(kernels["fp16"] / kernels["fused"])
+    if not (1 in loop.index and loop[1] < 1 < gain):
+        return ""
+    return (
+        f"On the source's laptop the same kernel, alone, is {gain:.2f} times as fast as FP16 for one token."
+    )
+
+
+def _above(gains: dict[str, Any]) -> str:
+    """Why the loop's gain with launches is the higher from some number of tokens on, where it is."""
+    event, alone = gains[EVENT].align(gains[LOOP], join="inner")
+    higher = event > alone
+    if higher.empty or not higher.iloc[-1]:
+        return ""
+    lower = higher.index[~higher]
+    first = higher.index[higher.index > lower[-1]][0] if len(lower) else higher.index[0]
+    text = f" From {counted(int(first), 'token')} on the loop's gain is higher with launches, because "
+    return f"{text}FP16's time there includes its launch."
 
 
 def _went(label: str, side: Rows) -> str:
@@ -110,17 +133,15 @@ def which_loses(gains: dict[str, Any], gpu: str) -> str:
         text = f"Not the loop alone: read once for all tokens, INT4 is {speed} for {tokens} on the {gpu}. "
         return text + _loop_loses(gains)
     if loop[first] >= 1:
-        text = (
-            f"The loop loses, not INT4: its kernel is {loop[first]:.2f} times as fast as FP16 for {few}, and "
-        )
-        text += f"repeating it leaves {loop[most]:.2f} of FP16's speed for {tokens} on the {gpu}. "
+        text = f"Not INT4, but the kernel's repetition for every token: on the {gpu} the kernel is "
+        text += f"{loop[first]:.2f} times as fast as FP16 for {few}, and {loop[most]:.2f} times for {most}. "
     else:
-        text = f"The loop loses, not INT4, and twice: its kernel has {loop[first]:.2f} of FP16's speed for "
-        text += f"{few} on the {gpu}, and repeating it for each token leaves {loop[most]:.2f} for {most}. "
+        text = f"Not INT4. On the {gpu} it is the kernel, {loop[first]:.2f} times as fast as FP16 for {few}, "
+        text += f"and then its repetition for every token, {loop[most]:.2f} times for {most}. "
     text += f"Kernels that read INT4 once for all tokens are {once[first]:.2f} and {once[most]:.2f} times as "
-    text += "fast as FP16 for these. "
+    text += "fast as FP16. "
     if (gains[EVENT] < 1).any():
-        text += "These figures leave launches out, so launches are not needed to explain the loss. "
+        text += "These times leave launches out, so launches are not needed to explain the loss. "
     return text
 
 
@@ -172,6 +193,24 @@ def same_way(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str) -> Non
     display.say(text)
 
 
+def steps_drawn(gains: dict[str, Any], name: str, gpu: str) -> None:
+    """Draw the gains for one token from the loop as published to read once, one change a bar."""
+    how = {EVENT: "loop: event clock, cached", WARM: "clock changed: graph, cached"}
+    changed = "cache" if 1 in gains[WARM].index else "clock and cache"
+    how |= {LOOP: f"{changed} changed: weights from DRAM", ONCE: "kernel changed: read once"}
+    steps = {label: float(gains[of][1]) for of, label in how.items() if 1 in gains[of].index}
+    if len(steps) < 2:
+        return
+    title = "One token: gain over FP16, one change a bar"
+    fig, ax = plot.figure("times as fast as FP16 by the same clock", title=title, height=2.5)
+    plot.grouped(ax, list(steps), {"gain": list(steps.values())}, 1.15 * max(1, *steps.values()), ".2f")
+    fig.legends[0].remove()
+    plot.roof_line(ax, 1.0, "FP16", vertical=True)
+    plot.off_the_line(ax, 1.0)
+    went = " → ".join(f"{gain:.2f}" for gain in steps.values())
+    plot.show(fig, f"One token, {name}, {gpu}: {went} times as fast as FP16, one change a bar.")
+
+
 def gains_by_clock(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str) -> None:
     """Show the gains over FP16 here by batch, clock and cache, folded: the opening draws most of them."""
     table = one_shape.loc["graph, cold"][[]].reset_index()
@@ -200,18 +239,20 @@ def one_change_each(one_shape: Rows, gains: dict[str, Any], here: Lab, drawn: An
         ]
     else:
         parts = [f"**Clock**: the loop loses {event} with launches, and {loop} without them."]
+    both = [gains[of].get(1) for of in (EVENT, WARM)]
+    if None not in both:
+        parts[0] += f" For one token the gain goes from {both[0]:.2f} to {both[1]:.2f}."
     parts[0] += _both_longer(one_shape)
     parts.append(_cache(one_shape))
     cold = one_shape.loc["graph, cold"].dropna(subset=["fused", "once"])
     if len(cold):
         first = int(cold.index[0])
-        rung = study.chosen(*drawn, first, here.sized).impl.partition("_")[0]
+        ours = study.chosen(*drawn, first, here.sized)
         text = f"**Kernel**: for {counted(first, 'token')} "
         text += "both read the weights once, by one launch. " if first == 1 else ""
-        text += (
-            f"The loop's kernel is rung 1 of [part 04b](04b_ladder.ipynb), *read once* has rung {rung}: the "
-        )
-        parts.append(f"{text}gain goes from {gains[LOOP][first]:.2f} to {once[first]:.2f}.")
+        text += "The loop's kernel is rung 1 of [part 04b](04b_ladder.ipynb), *read once* has rung "
+        text += f"{ours.impl.partition('_')[0]}{_cheaper(here, drawn, ours)}: the gain goes from "
+        parts.append(f"{text}{gains[LOOP][first]:.2f} to {once[first]:.2f}.")
     if len(cold) > 1:
         a, b = cold.iloc[0], cold.iloc[-1]
         text = f"**Repetition**: from {counted(int(cold.index[0]), 'token')} to {cold.index[-1]} the loop's "
@@ -227,19 +268,34 @@ def one_change_each(one_shape: Rows, gains: dict[str, Any], here: Lab, drawn: An
     display.say("\n".join(f"- {part}" for part in parts if part))
 
 
+def _cheaper(here: Lab, drawn: Any, ours: Any) -> str:
+    """How many instructions a weight both kernels spend here, where they were counted for one token."""
+    both = [
+        executed(here, drawn, impl, options)
+        for impl, options in (("1_warp_row", ""), (ours.impl, ours.options))
+    ]
+    both = [warps and 32 * warps / (drawn[0] * drawn[1]) for warps in both]
+    if ours.batch != 1 or None in both:
+        return ""
+    return f", which spends {both[1]:.1f} instructions a weight on this matrix instead of {both[0]:.1f}"
+
+
 def _both_longer(one_shape: Rows) -> str:
-    """In words, that the event clock's gain for the most tokens is the higher, where it is, and by what."""
-    by = one_shape.loc["event, warm"], one_shape.loc["graph, cold"]
+    """In words, that the event clock's gain for the most tokens timed warm by both is the higher, where
+    it is, and by what.
+    """
+    if "graph, warm" not in one_shape.index.get_level_values("how"):
+        return ""
+    by = one_shape.loc["event, warm"], one_shape.loc["graph, warm"]
     both = by[0][["fused", "fp16"]].dropna().index.intersection(by[1][["fused", "fp16"]].dropna().index)
     if not len(both):
         return ""
     longer = by[0].loc[both[-1]] / by[1].loc[both[-1]]
     if not longer["fp16"] > 1.02 * longer["fused"]:
         return ""
-    text = (
-        f" For {counted(int(both[-1]), 'token')} the event clock's time is {longer['fused']:.1f} times the "
-    )
-    text += f"graph clock's for the loop, {longer['fp16']:.1f} times for FP16: so its gain is the higher."
+    text = f" For {counted(int(both[-1]), 'token')}, cached, the event clock's time is {longer['fused']:.1f} "
+    text += f"times the graph clock's for the loop, {longer['fp16']:.1f} times for FP16: so its gain is the "
+    text += "higher."
     return text
 
 
@@ -249,9 +305,11 @@ def _cache(one_shape: Rows) -> str:
         return ""
     warm, cold = one_shape.loc[("graph, warm", 1)], one_shape.loc[("graph, cold", 1)]
     shares = warm["fp16"] / cold["fp16"], warm["fused"] / cold["fused"]
-    text = "**Cache**: for one token, cached weights change the gain by the graph clock from "
-    text += f"{cold['gain']:.2f} to {warm['gain']:.2f}"
-    return text + (": FP16, with more bytes, saves more time." if shares[0] < shares[1] else ".")
+    text = (
+        "**Cache**: for one token, weights from DRAM instead of L2 change the gain by the graph clock from "
+    )
+    text += f"{warm['gain']:.2f} to {cold['gain']:.2f}"
+    return text + (": FP16, with more bytes, loses more time." if shares[0] < shares[1] else ".")
 
 
 def _repeated(here: Lab, drawn: Any, first: float, each: int) -> str:

@@ -34,14 +34,6 @@ def _open_at(theirs: Rows, kernels: Rows) -> int | None:
     return first if first > 1 and first * kernels["fused"] < kernels["fp16"] else None
 
 
-def not_told_apart(theirs: Rows, kernels: Rows) -> str:
-    """In words, at how many tokens the source's record cannot tell kernels from launches."""
-    if (first := _open_at(theirs, kernels)) is None:
-        return ""
-    text = "On the source's laptop the record cannot tell whether kernels or launches lose at "
-    return f"{text}{first} tokens."
-
-
 def published_by_batch(drawn: Any, theirs: Rows, laptop: Store) -> str:
     """Show the source's times of one shape by batch, and say how its gain falls, and what its headline
     compares; the shape's name.
@@ -115,7 +107,7 @@ def beside_the_kernels(theirs: Rows, kernels: Rows) -> None:
     forms = dict.fromkeys(("fused", "alone", "small", "fp16"), "{:,.0f}")
     display.table(rows, names, forms, title)
     at = rows.set_index("batch")
-    display.say(unknown(theirs, kernels, at))
+    display.say(f"{unknown(theirs, kernels, at)}{beside_fp16_alone(kernels, at)}")
     if text := in_doubt(theirs, kernels, at):
         title = f"On a matrix with {weights(small) / weights(PROFILED):.0%} of the weights"
         title = f"{title}: {small}, {LAPTOP}, event clock"
@@ -140,6 +132,18 @@ def unknown(theirs: Rows, kernels: Rows, rows: Rows) -> str:
     if len(lost):
         text += f" From {lost.index[0]} tokens on so many kernels alone would lose as well."
     return text
+
+
+def beside_fp16_alone(kernels: Rows, rows: Rows) -> str:
+    """That FP16's times of the table have launches, and who would win beside its own kernel alone."""
+    text = " The comparison favours the loop: FP16's times here include launches, its kernels' do not."
+    lost = rows.index[rows["alone"] > kernels["fp16"]]
+    if not len(lost):
+        return text
+    text += (
+        f" FP16's kernel alone takes {kernels['fp16']:.0f} µs for one token (profiled). If it takes as long "
+    )
+    return f"{text}for more, the loop's kernels alone lose from {counted(int(lost[0]), 'token')} on."
 
 
 def in_doubt(theirs: Rows, kernels: Rows, rows: Rows) -> str:

@@ -14,7 +14,6 @@ from rooflab.pages.lesson_10c import WAYS, launched, tokens
 from rooflab.pages.lesson_10c_handover import INSIDE
 from rooflab.studies import links, split
 from rooflab.view import display, plot
-from rooflab.view.diagram import handovers
 from rooflab.words import listed
 
 # Parts of what is saved: what their columns are called, and their shade.
@@ -24,17 +23,6 @@ PARTS = {
     "head": ("half the output head", "#F0E442"),
     "launches": ("other launches", "#CFCFCF"),
 }
-
-
-def spared() -> None:
-    """Say how many launches of a layer the fused way spares, and by what."""
-    ways = list(handovers.by_way().values())
-    within = [row.name for row in ways[0] if any(f" + {row.name}" in one.name for one in ways[1][1:])]
-    merged = [f"`{name}`" for name in within if name != "norm"]
-    display.say(
-        f"**{len(ways[0])} launches a layer become {len(ways[1])}**, and each overlaps the one before it. "
-        f"Sums inside norms spare two; {listed(merged)} become parts of products."
-    )
 
 
 def half_a_head(rows: Rows) -> None:
@@ -56,10 +44,10 @@ def excess(rows: Rows, gpu: Any) -> None:
     """
     table = _with_rest(_layers(rows), rows).sort_values("saved", ascending=False).reset_index(drop=True)
     display.say(_overlap(table))
-    _chart(table, gpu)
     worked = _worked(rows, table)
     if len(worked):
         display.say(_number_by_number(rows, worked))
+    _chart(table, gpu)
     if text := _price(table):
         display.say(text)
     display.fold_parts("The figures, and what layers take above their bound", _figures(table))
@@ -67,13 +55,9 @@ def excess(rows: Rows, gpu: Any) -> None:
 
 def _overlap(table: Rows) -> str:
     """What the fused way changes, and what of it the overlap saves."""
-    changes = (
-        f"Beside {WAYS[split.SEPARATE]} the fused way changes four things: launches overlap, sums move into "
-        "norms, the output head is split, and other kernels multiply and attend."
-    )
     timed = table.dropna(subset="overlap")
     if timed.empty:
-        return f"{changes} What the overlap saves was not timed by itself."
+        return "What the overlap saves was not timed by itself."
     saves = timed[timed["overlap"] > 0]
     text = f"**Launches that overlap save {_span(saves['overlap'])} µs a layer" if len(saves) else ""
     if len(saves) < len(timed):
@@ -86,12 +70,18 @@ def _overlap(table: Rows) -> str:
         ".** To tell this apart, the fused way's kernels were also timed by *plain launches*, each of which "
         "waits for the end of the one before"
     )
-    separate = timed["plain"] + timed["other"]
-    slower, level = (timed["plain"] > crossover.LEVEL * separate).sum(), crossover.LEVEL - 1
-    if slower:
-        text += f". So launched they take over {level:.0%} longer than {WAYS[split.SEPARATE]} on {slower} of "
-        text += f"{len(timed)} models"
-    return f"{text}.{_beyond_launches(saves)}"
+    return f"{text}.{_slower(timed)}{_beyond_launches(saves)}"
+
+
+def _slower(timed: Rows) -> str:
+    """On which models the fused way's kernels are slower by plain launches, and by how much."""
+    longer = (timed["plain"] / (timed["plain"] + timed["other"])).set_axis(timed["title"])
+    slow = longer[longer > crossover.LEVEL]
+    if slow.empty:
+        return ""
+    said = listed(f"{ratio - 1:.0%} slower on {name}" for name, ratio in slow.items())
+    text = f" With plain launches these kernels are {said} than the chain with {WAYS[split.SEPARATE]}"
+    return f"{text}, and faster or as fast elsewhere." if len(slow) < len(longer) else f"{text}."
 
 
 def _beyond_launches(saves: Rows) -> str:
@@ -235,19 +225,22 @@ def _chart(table: Rows, gpu: Any) -> None:
                     words = {"ha": "center", "va": "center", "fontsize": 8, "color": "white"}
                     ax.text((saved + end) / 2, y + 0.47, "other kernels", **words)
             ax.plot([saved, saved], [y + 0.33, y + 0.61], color="black", linewidth=3, zorder=5)
+            if y == 0:
+                words = {"va": "center", "fontsize": 8}
+                ax.text(saved - 0.01 * most, y + 0.47, "measured", ha="right", **words)
             at = max(float(end), float(saved)) + 0.02 * most
-            says = f"{'saves' if saved >= 0 else 'loses'} {_signed(abs(saved))}" + (
-                f", {_signed(lost)} missing" if lost > 0 else ""
-            )
+            says = f"{'saves' if saved >= 0 else 'loses'} {_signed(abs(saved))}"
+            if round(lost, 1):
+                says += f", {_signed(abs(lost))} {'missing' if lost > 0 else 'more than estimated'}"
             ax.text(at, y, says, va="center", fontsize=8.5, fontweight="bold")
     ax.set_ylim(len(table) - 0.3, -0.5)
-    ax.set_xlim(min(0.0, 1.3 * float(table["saved"].min())) - 0.02 * most, 1.55 * most)
+    ax.set_xlim(min(0.0, 1.3 * float(table["saved"].min())) - 0.02 * most, 1.85 * most)
     plot.show(
         fig,
-        f"{caption}, {gpu}. Upper bar: what should be saved. The bar below leads back from its end to the "
-        "measured saving (black, and the number): what is missing, most likely the price of other kernels; a "
-        "mark beyond the end saves more than estimated. The overlap is measured too, the other parts are "
-        "estimated; the hand-overs behind “two sums” overlap as well, so a little may count twice."
+        f"{caption}, {gpu}. Upper bar: what should be saved; its overlap is measured, its other parts are "
+        "estimated. Black: the saving measured. The bar between its end and that is missing, most likely the "
+        "price of other kernels. The hand-overs behind “two sums” overlap as well, so a little may count "
+        "twice."
         if table["overlap"].notna().any()
         else f"{caption}, {gpu}. Black mark and number: the measured saving. The parts are estimated.",
     )

@@ -1,4 +1,6 @@
-"""What lesson 10c draws of overlap: a layer by plain launches beside the same kernels as dependent ones."""
+"""What lesson 10c says of a layer's launches, and draws of overlap: a layer by plain launches beside the same
+kernels as dependent ones.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,36 @@ from typing import Any
 
 from rooflab.numerics import model_shapes
 from rooflab.pages import Rows
-from rooflab.pages.lesson_10c import a_layer
+from rooflab.pages.lesson_10c import a_layer, launched
 from rooflab.studies import links
 from rooflab.view import diagram, display
+from rooflab.view.diagram import handovers
+from rooflab.words import listed
 
 # The projections that a product of the split decoder takes together.
 _PRODUCTS = {"qkv": ("q", "k", "v"), "out": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
+
+
+def spared() -> None:
+    """Say how many launches of a layer the fused way spares, and by what."""
+    ways = list(handovers.by_way().values())
+    within = [row.name for row in ways[0] if any(f" + {row.name}" in one.name for one in ways[1][1:])]
+    merged = [f"`{name}`" for name in within if name != "norm"]
+    display.say(
+        f"**{len(ways[0])} launches a layer become {len(ways[1])}**, and each overlaps the one before it. "
+        f"Sums inside norms spare two; {listed(merged)} become parts of products."
+    )
+
+
+def ended() -> None:
+    """Say what sums over GPUs make of the one launch of a token, by the launches of the engine's source."""
+    separate, _ = launched()
+    sums = sum(one.sums for one in next(iter(handovers.by_way().values())))
+    display.say(
+        "One GPU alone runs a token in one launch, or a launch a phase. A sum over GPUs ends that: lesson "
+        f"10b's chain has **{separate} launches in every layer**, of which {sums} make the sums, and each "
+        "waits for the end of the one before. The less a layer reads, the more these starts weigh."
+    )
 
 
 def timeline(rows: Rows, gpu: Any) -> None:

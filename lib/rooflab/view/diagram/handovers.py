@@ -83,13 +83,13 @@ def launches_of_a_layer() -> Drawing:
             if x + wide > svg.WIDTH and not overlaps:
                 x, y = 0.0, y + 34
             lane = 28 * (k % 2) if overlaps else 0
-            canvas.cell(x, y + lane, wide, 26, launch.name, AMBER if launch.sums else SKY)
+            canvas.cell(x, y + lane, wide, 26, launch.name, svg.PALE if launch.sums else SKY)
             x += wide - 18 if overlaps else wide + 4
         said.append(f"{name}: {', '.join(launch.name for launch in row)}")
         y += 74 if overlaps else 46
     canvas.cell(0, y, 14, 12, "", SKY)
     canvas.text(20, y + 10, "works on this GPU alone")
-    canvas.cell(200, y, 14, 12, "", AMBER)
+    canvas.cell(200, y, 14, 12, "", svg.PALE)
     canvas.text(220, y + 10, "gives its part to the other GPU, and waits for its")
     canvas.text(0, y + 30, "Left to right: the order of launches. A box is as long as its name.", svg.SMALL)
     canvas.text(0, y + 46, "The first all_reduce + norm sums the down of the layer before.", svg.SMALL)
@@ -151,10 +151,13 @@ def launches_over_time(
     """A layer by plain launches and by dependent ones, over time: both rows as long as measured (µs), what is
     in them by what launches are charged and by the `weights` of products.
     """
-    parts, canvas, left = _drawn_parts(plain, dependent, weights, launch), Canvas(), 14.0
-    unit, y, ends = (svg.WIDTH - left - 8) / plain, 0.0, []
+    parts, canvas = _drawn_parts(plain, dependent, weights, launch), Canvas()
+    before = parts[0][1] + parts[0][2]  # of the first launch, while the layer before still works
+    unit = (svg.WIDTH - 16) / (before + plain)
+    left, y, ends = 4 + before * unit, 0.0, []
     for name, us in (("plain launches", plain), ("dependent launches", dependent)):
         overlaps, at = us == dependent, left
+        names = [one.name for one, *_ in parts]
         canvas.text(0, y + 12, f"{name.capitalize()}: {us:.1f} µs a layer", bold=True)
         for k, (one, begins, fetches, works) in enumerate(parts):
             lane = y + 20 + (26 * (k % 3) if overlaps else 0)
@@ -163,13 +166,15 @@ def launches_over_time(
                 if wide:
                     canvas.rect(start, lane, wide * unit, 24, fill)
                 start += wide * unit
-            canvas.cell(start, lane, works * unit, 24, str(k + 1), svg.PALE if one.sums else SKY)
+            label = names[k] if svg.wide(names[k], svg.SMALL) < works * unit - 6 else str(k + 1)
+            canvas.cell(start, lane, works * unit, 24, label, svg.PALE if one.sums else SKY)
             at = start + works * unit
         high = 76.0 if overlaps else 24.0
         ends.append((at, y + 18, y + 22 + high))
         y += high + 34
     for at, top, bottom in ends:
-        canvas.line([(at, top), (at, bottom)], 1.2, dashed=True)
+        for x in (left, at):
+            canvas.line([(x, top), (x, bottom)], 1.2, dashed=True)
     canvas.text(ends[1][0] + 8, ends[1][1] + 34, f"{plain - dependent:.1f} µs hidden", svg.SMALL)
     x = 0.0
     fills = {svg.NONE: "launch", AMBER: "fetches first weights", SKY: "works", svg.PALE: "sums over the link"}
@@ -181,9 +186,13 @@ def launches_over_time(
     half = (len(names) + 1) // 2
     for k, line in enumerate((names[:half], names[half:])):
         canvas.text(0, y + 32 + 15 * k, ", ".join(line), svg.SMALL)
+    fetching = sum(fetches > 0 for _, _, fetches, _ in parts)
     notes = (
-        "Measured: how long each row is. Schematic: what is in it. A launch is drawn as charged, products by",
-        "their weights; amber is what overlap has to hide beside launches for the rows to come out.",
+        "Measured, between dashed lines: a token's time divided by its layers, with the output head's share.",
+        f"Not measured: what is in a row. A launch has the {parts[0][1]:.1f} µs charged, a product a length",
+        f"by its weights, and amber is {plain - dependent:.1f} − {len(parts)} × {parts[0][1]:.1f} µs, shared "
+        f"equally by {fetching} products.",
+        "A first dependent launch begins while the layer before still works.",
     )
     for k, note in enumerate(notes):
         canvas.text(0, y + 68 + 15 * k, note, svg.SMALL)

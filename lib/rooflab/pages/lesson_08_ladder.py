@@ -171,11 +171,11 @@ def _small_format(climbs: dict[str, Any], rows: Rows) -> str:
     if heads:
         pairs = [(tops.loc[(a.format, head)], tops.loc[(b.format, head)]) for head in heads]
         brings = listed(
-            f"{mine.tok_s / other.tok_s:.2f} with {ablation.FORMATS[head]} heads"
+            f"{mine.tok_s / other.tok_s:.2f} times ({ablation.FORMATS[head]} heads)"
             for head, (mine, other) in zip(heads, pairs, strict=True)
         )
         allows = listed(times(other.bytes / mine.bytes) for mine, other in pairs)
-        text += f" With the same head it makes {brings} times the tokens of {large}; by their bytes alone "
+        text += f" With equal heads {small} makes {brings} the tokens of {large}; by their bytes alone "
         text += f"{allows} times would be possible."
     return text + " The rest of a token is what its phases cost beside their bytes: see the law below."
 

@@ -43,10 +43,10 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, Rows]:
         f"{table.each.min():.2f} to {table.each.max():.2f} µs: "
     )
     uneven = table.each.max() > _UNEVEN * table.each.min()
-    text += "**the cost is not one number**, and so" if uneven else "about one number;"
+    text += "**the cost is not one number.**" if uneven else "about one number."
     text += (
-        f" the law is off by {table.off.abs().median():.0f}% in the middle and {table.off.abs().max():.0f}% "
-        "at worst."
+        f" The law's error is {table.off.abs().median():.0f}% at the median and {table.off.abs().max():.0f}% "
+        "at most."
     )
     why = [each for each in (_by_format(table, rows, roof.value, last), _by_model(table)) if each]
     if uneven and why:

@@ -99,7 +99,8 @@ def sums(rows: pd.DataFrame) -> tuple[float, float, float]:
 
 
 def blocks(found: pd.DataFrame) -> Drawing:
-    """A layer by each recorded rung, one under the other on one scale of time; a line a block, one of EVERY. `found` is what the instrument "timeline" says of cases; UsageError for none."""
+    """A layer by each recorded rung, one under the other on one scale of time; a line a block, one
+    of EVERY. `found` is what the instrument "timeline" says of cases; UsageError for none."""
     if found.empty:
         raise UsageError("A layer is drawn block by block from at least one recorded timeline.")
     layers = {decode.Decode().case(str(case)).impl: mine for case, mine in found.groupby("case", sort=False)}
@@ -140,7 +141,7 @@ def blocks(found: pd.DataFrame) -> Drawing:
     canvas.text(
         left,
         y + 26,
-        f"A line is a block, one of {EVERY}. Empty: between its marks; at a grid barrier it waits there.",
+        f"A line is a block, one of every {EVERY}. Empty: between its marks; it waits there at a barrier.",
         svg.SMALL,
     )
     for name in (name for name in layers if not has_barriers(name)):

@@ -6,7 +6,7 @@ import pandas as pd
 
 from rooflab.errors import UsageError
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import SKY, Canvas, Drawing, single
+from rooflab.view.diagram.svg import INK, SKY, Canvas, Drawing, single
 
 _LEFT, _ROW, _LEAST = 190.0, 18.0, 1.0  # where bars begin, the height of one, and how wide one at least is
 
@@ -29,8 +29,15 @@ def phase_costs(rows: pd.DataFrame, fixed: float) -> Drawing:
             canvas.text(_LEFT - 8, y + 12, words, svg.SMALL, "end")
             across = max(row["each"] * unit, _LEAST)
             canvas.rect(_LEFT, y + 2, across, _ROW - 4, SKY)
-            canvas.text(_LEFT + across + 6, y + 12, f"{row['each']:.2f} µs", svg.SMALL)
-            said.append(f"{model} {words}: {row['each']:.2f} µs")
+            cost = f"{row['each']:.2f} µs"
+            canvas.text(
+                _LEFT + 6,
+                y + 12,
+                cost,
+                fill=INK if across > svg.wide(cost, svg.SMALL) + 8 else "currentColor",
+                size=svg.SMALL,
+            )
+            said.append(f"{model} {words}: {cost}")
             y += _ROW
         y += 18
     canvas.line([(at, 16), (at, y - 16)], 1.2, dashed=True)

@@ -237,8 +237,7 @@ def test_findings_follow_the_rows(h200, rows, monkeypatch):
         climbs = {format: ablation.ladder(found, format) for format in ablation.FORMATS}
         lesson_08_ladder.findings(climbs, "int4_g128", found, h200)
     assert (
-        "**1. The largest step in INT4 is `1_kernel_per_phase`" in texts[0]
-        and "49 in the library" in texts[0]
+        "**1. The largest step in INT4 is `1_kernel_per_phase`" in texts[0] and "the library's 49" in texts[0]
     )
     assert "`4_tma`" in texts[0] and "With equal heads INT4 makes" in texts[0] and "**3. " in texts[0]
     assert "No step is slower" in texts[1] and "is level with" not in texts[1]

@@ -8,7 +8,7 @@ from typing import Any
 from rooflab.analysis import ablation
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
-from rooflab.pages import Rows
+from rooflab.pages import NEAR, Rows
 from rooflab.pages.lesson_08_predictions import carries_roof, without_roofs
 from rooflab.studies import decode
 from rooflab.view import diagram, display
@@ -94,15 +94,15 @@ def _largest_step(climbs: dict[str, Any], format: str, lab: Lab) -> str:
     }
     if step.impl == "1_kernel_per_phase" and {"graph", step.impl} <= set(launches):
         text += (
-            f" A layer is {launches[step.impl]} launches in it, and {launches['graph']} in the library. "
-            "`products`, between the two, still launches the small operators one by one."
+            f" Its layer is {launches[step.impl]} launches, the library's {launches['graph']}. "
+            "Between the two is `products`, which still launches the small operators one by one."
         )
     tok = {name: each.set_index("impl").tok_s.get("products") for name, each in climbs.items() if len(each)}
     fp16, int4 = (tok.get(name) for name in ("fp16", "int4_g128"))
-    if fp16 and int4 and int4 <= crossover.LEVEL * fp16:
+    if fp16 and int4 and int4 <= crossover.LEVEL * fp16 and step.below == "products" and step.gain > NEAR:
         text += (
-            f" It makes {fp16:,.0f} tok/s in FP16 and {int4:,.0f} in INT4: a token waits for launches, not "
-            "for bytes."
+            f" `products` makes {fp16:,.0f} tok/s in FP16 and {int4:,.0f} in INT4: a token waits for "
+            "launches, not for bytes."
         )
     return text + (
         f" The fastest way is `{best.impl}` with **{best.tok_s:,.0f} tok/s**, {best.share:.0f}% of the roof."
@@ -140,7 +140,7 @@ def _wins(name: str, gains: dict[str, float], long: Rows) -> str:
     tops = long.sort_values("median_us").drop_duplicates(["format", "seq"])
     at = sorted(tops[(tops.impl == name) & (tops.seq > decode.PROMPT)].seq.unique())
     if at:
-        return f"It is made for long contexts: after {at[-1]:,.0f} tokens it is the fastest rung."
+        return f"After {at[-1]:,.0f} tokens it is the fastest rung."
     wins = [other for other, gain in gains.items() if gain > crossover.LEVEL]
     if not wins:
         return ""

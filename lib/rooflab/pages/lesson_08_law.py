@@ -39,17 +39,18 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, Rows]:
     stopped = " (the fit may not go beyond it)" if rate > 0.999 * roof.value else ""
     text = (
         f"For `{last}` the fit finds **{fixed:.2f} µs** a phase and **{rate:,.0f} GB/s**, "
-        f"{rate / roof.value:.0%} of the roof{stopped}. Row by row a phase costs "
-        f"{table.each.min():.2f} to {table.each.max():.2f} µs: "
+        f"{rate / roof.value:.0%} of the roof{stopped}. "
     )
     uneven = table.each.max() > _UNEVEN * table.each.min()
-    text += "**the cost is not one number.**" if uneven else "about one number."
-    text += (
-        f" The law's error is {table.off.abs().median():.0f}% at the median and {table.off.abs().max():.0f}% "
-        "at most."
-    )
+    if table.each.min() <= 0:
+        text += "Some rows take less than their bytes at this rate: **the law does not hold here.**"
+    else:
+        text += f"Row by row a phase costs {table.each.min():.2f} to {table.each.max():.2f} µs: "
+        text += "**the cost is not one number.**" if uneven else "about one number."
+    text += f" The law's error is {table.off.abs().median():.0f}% at the median and "
+    text += f"{table.off.abs().max():.0f}% at most."
     why = [each for each in (_by_format(table, rows, roof.value, last), _by_model(table)) if each]
-    if uneven and why:
+    if uneven and why and table.each.min() > 0:
         text += " What the rows say of why:\n\n" + "\n".join(f"- {each}" for each in why)
     display.say(text)
     return last, table
@@ -101,7 +102,7 @@ def explorer_start(table: Rows, last: str) -> None:
     mine = table[
         (table.model == model.start["model"]) & (table.format == model.start["weights"]) & table.usual
     ]
-    for row in mine.itertuples():
+    for row in mine[mine.each > 0].itertuples():
         display.say(
             f"It opens at {model.start['cost']:g} µs a phase; by its row a phase of `{last}` in "
             f"{row.weights_as} costs {row.each:.2f} µs."

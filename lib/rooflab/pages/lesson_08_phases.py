@@ -81,9 +81,9 @@ def _beyond_bytes(parts: Rows) -> str:
     if len(sums) < 2:
         return ""
     shown = listed(f"{over:,.0f} µs in {ablation.FORMATS[name]}" for name, over in sums.over.items())
-    text = f" Beyond their bytes phases take {shown}. "
+    text = f" Beyond their bytes phases take {shown}."
     if sums.over.max() < 1.2 * sums.over.min():
-        text += "That is nearly the same, so the smaller the weights, the more of a token it is."
+        text += " That is nearly the same, so the smaller the weights, the more of a token it is."
     if sums.over.is_monotonic_increasing:
-        text += " Why it grows as weights shrink was not measured."
+        text += " It grows as weights shrink; why was not measured."
     return text

@@ -45,13 +45,15 @@ def why_missed(here: Rows, format: str, lab: Lab) -> str:
     mine, roof = _worked(here, format), lab.roof["dram_read"].value
     if mine is None or mine.median_us <= NEAR * mine.predicted_us:
         return ""
+    bare = (mine.predicted_us - mine.bytes / roof / 1e3) / mine.phases
+    if bare <= 0:
+        return ""
     found = {name: _worked(here, name) for name in ablation.FORMATS}
     costs = {
         name: (row.median_us - row.bytes / roof / 1e3) / row.phases
         for name, row in found.items()
         if row is not None
     }
-    bare = (mine.predicted_us - mine.bytes / roof / 1e3) / mine.phases
     text = (
         f"**Why `{_WORKED}` missed.** It takes {mine.median_us:,.0f} µs a token, not "
         f"{mine.predicted_us:,.0f}: beside its bytes a phase costs {costs[mine.format]:.2f} µs, not the "

@@ -29,7 +29,7 @@ def phase_costs(rows: pd.DataFrame, fixed: float) -> Drawing:
             canvas.text(_LEFT - 8, y + 12, words, svg.SMALL, "end")
             across = max(row["each"] * unit, _LEAST)
             canvas.rect(_LEFT, y + 2, across, _ROW - 4, SKY)
-            cost = f"{row['each']:.2f} µs"
+            cost = f"{row['each']:.2f} µs" if row["each"] > 0 else "none: less than its bytes"
             canvas.text(
                 _LEFT + 6,
                 y + 12,

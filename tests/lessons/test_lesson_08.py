@@ -6,8 +6,10 @@ import pytest
 from pages_read import said
 from rooflab import claims, engine, lab
 from rooflab.analysis import ablation
-from rooflab.pages import held
+from rooflab.errors import UsageError
+from rooflab.pages import held, lesson_08_ladder, lesson_08_law, lesson_08_predictions
 from rooflab.studies import decode, decode_checks, hf, prefill
+from rooflab.view import diagram
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +186,61 @@ def test_the_law_of_phases_fits_formats_and_models(h200, rows):
     last = decode.best("fp16", h200.sized)
     fixed, rate, table = ablation.law(rows, last, h200.roof["dram_read"].value)
     assert len(table) >= 6 and 0 < fixed < 10 and rate <= 1.001 * h200.roof["dram_read"].value
+    page, mine = said("08_decoder.ipynb"), table.assign(phases=[*map(ablation.phases_of, table["model"])])
+    each = (mine["median_us"] - mine["bytes"] / rate / 1e3) / mine["phases"]
+    assert f"a phase costs {each.min():.2f} to {each.max():.2f} µs" in page
+    drawn = diagram.phase_costs(mine.assign(each=each, mb_phase=1.0), fixed)
+    assert f"{each.max():.2f} µs" in drawn.says and f"the law: {fixed:.2f} µs for all" in drawn.svg()
+    assert diagram.phase_costs(mine.assign(each=2 * each, mb_phase=1.0), fixed).svg() != drawn.svg()
+    with pytest.raises(UsageError, match="at least one row"):
+        diagram.phase_costs(mine.iloc[:0], fixed)
+
+
+def even(rows, h200):
+    """The rows with a time at which every phase costs two microseconds beside its bytes."""
+    roof, phases = h200.roof["dram_read"].value, rows["model"].map(ablation.phases_of)
+    us = 2 * phases + rows["bytes"] / roof / 1e3
+    return rows.assign(median_us=us.where(rows["model"] != decode.GEMMA, rows["median_us"]))
+
+
+def test_the_law_says_why_its_cost_is_not_one_number_only_where_it_is_not(h200, rows, monkeypatch):
+    texts = []
+    monkeypatch.setattr(lesson_08_law.display, "say", texts.append)
+    monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: None)
+    rows = rows[rows["model"] != decode.GEMMA]
+    for found in (rows, even(rows, h200)):
+        lesson_08_law.law_fitted(h200, found, h200.roof["dram_read"], "G")
+    assert "not one number" in texts[0] and "The fewer bytes a phase has" in texts[0]
+    assert "about one number" in texts[1] and "What the rows say" not in texts[1]
+
+
+def test_a_prediction_is_worked_and_its_miss_explained_where_it_missed(h200, rows, monkeypatch):
+    texts = []
+    monkeypatch.setattr(lesson_08_predictions.display, "say", texts.append)
+    here = rows[(rows["model"] == decode.MODEL) & (rows["batch"] == 1) & (rows["seq"] == decode.PROMPT)]
+    lesson_08_predictions.worked_prediction(here, "int4_g128", h200)
+    (row,) = here[(here["impl"] == "3_persistent") & (here["format"] == "int4_g128")].to_dict("records")
+    assert f"Together {row['predicted_us']:,.0f} µs a token" in texts[0] and "141 grid barriers" in texts[0]
+    assert f"{row['median_us']:,.0f} µs a token, not" in lesson_08_predictions.why_missed(
+        here, "int4_g128", h200
+    )
+    kept = here.assign(predicted_us=here["median_us"])
+    assert lesson_08_predictions.why_missed(kept, "int4_g128", h200) == ""
+    assert lesson_08_predictions.why_missed(here.iloc[:0], "int4_g128", h200) == ""
+
+
+def test_findings_follow_the_rows(h200, rows, monkeypatch):
+    texts = []
+    monkeypatch.setattr(lesson_08_ladder.display, "say", texts.append)
+    us = rows["bytes"] / 1e6  # every way at one rate
+    for found in (rows, rows.assign(tok_s=1e6 / us, median_us=us, q1_us=us, q3_us=us)):
+        climbs = {format: ablation.ladder(found, format) for format in ablation.FORMATS}
+        lesson_08_ladder.findings(climbs, "int4_g128", found, h200)
+    assert (
+        "**1. The largest step in INT4 is `1_kernel_per_phase`" in texts[0] and "the library's 49" in texts[0]
+    )
+    assert "`4_tma`" in texts[0] and "With equal heads INT4 makes" in texts[0] and "**3. " in texts[0]
+    assert "No step is slower" in texts[1] and "is level with" not in texts[1]
 
 
 def test_predictions_get_their_verdict(rows):

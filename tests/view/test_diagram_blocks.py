@@ -66,14 +66,15 @@ def test_the_stretches_that_may_hold_a_wait_are_summed_together(h200, monkeypatc
     later["down_begin_us"] -= 0.5
     assert by_block.sums(later)[0] == pytest.approx(waits)
     assert by_block.shares(later)["others"] < by_block.shares(layer())["others"]
-    said = []
+    said, shown = [], []
     monkeypatch.setattr(lesson_08_timeline.display, "say", said.append)
+    monkeypatch.setattr(lesson_08_timeline.display, "table", lambda table, *_: shown.append(table))
     monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: None)
     monkeypatch.setattr(h200, "held", lambda study, cases, tool: cases)
     monkeypatch.setattr(h200, "profile", lambda *_: recorded())
     lesson_08_timeline.blocks_over_time(h200)
-    text = said[-1]
-    assert "12.0, 12.0 and 12.0 µs a layer" in text and "in `3_persistent` the warp that multiplies" in text
+    assert shown[0]["waits"].tolist() == pytest.approx([12.0] * 3) and "spends the least" not in said[0]
+    assert "in `3_persistent` the warp that multiplies" in said[-1]
     assert by_block.copies_itself("3_persistent") and not by_block.copies_itself("6_producer_warps")
 
 

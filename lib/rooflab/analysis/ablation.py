@@ -166,13 +166,18 @@ def split(traced: pd.DataFrame, gb_s: float) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
+def phases_of(model: str) -> int:
+    """Phases of a token: five a layer, and the output head."""
+    return 5 * engine.spec(model).shape.layers + 1
+
+
 def law(rows: pd.DataFrame, impl: str, roof_gb_s: float) -> tuple[float, float, pd.DataFrame]:
     """A straight line through every format and model that a rung decoded at batch 1 after the short prompt:
     fixed microseconds a phase, GB/s, and the rows with phases and `law_us`. Time = phases x fixed + bytes /
     rate.
     """
     mine = rows[(rows["impl"] == impl) & (rows["batch"] == 1) & (rows["seq"] == decode.PROMPT)]
-    phases = [5 * engine.spec(str(model)).shape.layers + 1 for model in mine["model"]]
+    phases = [phases_of(str(model)) for model in mine["model"]]
     mine = mine.assign(phases=phases)
     x = (mine["bytes"].astype(float) / mine["phases"]).tolist()
     y = (mine["median_us"] / mine["phases"]).tolist()

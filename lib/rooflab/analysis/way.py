@@ -104,10 +104,9 @@ def ends(climbed: pd.DataFrame) -> str:
     return f"{first} to {last} tokens a second"
 
 
-def place(lesson: str, store: Store, who: str = "This lesson", said: bool = False) -> str:
+def place(lesson: str, store: Store, who: str = "This lesson") -> str:
     """Where a lesson ("08") stands on the decoder's ladder, in one sentence, with the figures of `store`;
-    empty for a lesson that is no step of it. `who`: what the sentence says is that step;
-    `said`: the page has said what the steps are.
+    empty for a lesson that is no step of it. `who`: what the sentence says is that step.
     """
     numbers = [number for number, step in enumerate(STEPS, 1) if step.lesson.partition("_")[0] == lesson]
     if not numbers:
@@ -129,7 +128,7 @@ def place(lesson: str, store: Store, who: str = "This lesson", said: bool = Fals
         )
         says.append(f"{STEPS[number - 1].says}{gain}")
     steps = f"step{'s' * (len(numbers) > 1)} {listed(numbers)} of {len(STEPS)}"
-    return f"{who} is {steps} on the {name}{'' if said else ': ' + '; '.join(says)}.{whole}"
+    return f"{who} is {steps} on the {name}: {'; '.join(says)}.{whole}"
 
 
 def bars(store: Store, lessons: Collection[str]) -> str:

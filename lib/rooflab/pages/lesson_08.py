@@ -12,16 +12,17 @@ from rooflab.claims import scorecard
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars, goals_one_by_one
-from rooflab.pages.lesson_08_ladder import dead_ends as dead_ends
+from rooflab.pages.lesson_08_ladder import findings as findings
 from rooflab.pages.lesson_08_ladder import ladders as ladders
-from rooflab.pages.lesson_08_ladder import largest_step as largest_step
+from rooflab.pages.lesson_08_ladder import level_formats
+from rooflab.pages.lesson_08_law import explorer_start as explorer_start
+from rooflab.pages.lesson_08_law import law_fitted as law_fitted
 from rooflab.pages.lesson_08_phases import longest_wait as longest_wait
 from rooflab.pages.lesson_08_phases import time_by_phase as time_by_phase
 from rooflab.pages.lesson_08_phases import waits_drawn as waits_drawn
-from rooflab.pages.lesson_08_predictions import law_fitted as law_fitted
-from rooflab.pages.lesson_08_predictions import level_formats
 from rooflab.pages.lesson_08_predictions import measured as measured
 from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
+from rooflab.pages.lesson_08_predictions import worked_prediction as worked_prediction
 from rooflab.records.store import Store
 from rooflab.studies import decode
 from rooflab.view import diagram, display, explorer, plot
@@ -41,17 +42,20 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     keys = [(step.impl, step.format) for step in climbed.itertuples()]
     steps = mine.set_index(["impl", "format"]).loc[keys].reset_index()
     first, best = steps.iloc[0], steps.sort_values("tok_s").iloc[-1]
-    answer = f"{first.impl} makes {first.tok_s:,.0f} tokens a second on the {gpu}; {best.impl} with "
-    answer += f"{ablation.FORMATS[best.format]} weights makes {best.tok_s:,.0f}, "
+    answer = f"{first.impl} makes {first.tok_s:,.0f} tokens a second on the {gpu}; "
+    answer += f"{'our fastest, ' if best.kind == 'own' else ''}{best.impl} with "
+    answer += f"{ablation.FORMATS[best.format]} weights, makes {best.tok_s:,.0f}, "
     answer += (
         f"{times(best.tok_s / first.tok_s)} times as many and {best.roof_fraction:.0%} of its memory roof. "
     )
     if (pair := way.same_weights(lab.store)) is not None:
         theirs, ours = pair
         answer += f"{way.like_for_like(lab.store)[:-1]} ({ours['tok_s']:,.0f} and {theirs['tok_s']:,.0f})."
-    answer = answer.strip()
+    answer = (
+        f"{answer.strip()} The chart has the steps that build on one another; rungs that lost come below."
+    )
     names = [f"{ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for i, f in keys]
-    roof = ("INT4 read", best.tok_s / best.roof_fraction, "tok/s")
+    roof = ("INT4 memory", best.tok_s / best.roof_fraction, "tok/s")
     head = decode.FORMATS[best.format]
     title = f"The decoder's ladder, one sequence, output head in {ablation.FORMATS[head]}"
     roof = (roof[0].replace("INT4", ablation.FORMATS[best.format]), *roof[1:])
@@ -185,9 +189,8 @@ def counted_explained(numbers: Rows) -> None:
     display.say(
         f"Counted and by convention the bytes agree within {abs(over - 1).max():.1%}. Under the profiler the "
         f"memory is {numbers.dram_pct.min():.0f} to {numbers.dram_pct.max():.0f}% busy, the SMs "
-        f"{numbers.sm_pct.min():.0f} to {numbers.sm_pct.max():.0f}%"
-        + (": neither is ever full" if numbers[["dram_pct", "sm_pct"]].max(axis=None) < 95 else "")
-        + ". The table's last columns say what warps wait for: their block's others, and memory."
+        f"{numbers.sm_pct.min():.0f} to {numbers.sm_pct.max():.0f}%, on average over the launch. The "
+        "table's last columns say what warps wait for: their block's others, and memory."
     )
 
 
@@ -267,25 +270,27 @@ def goals(lab: Lab, rows: Rows, gpu: str) -> None:
     )
 
 
-def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, fixed: float, last: str) -> None:
+def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, last: str) -> None:
     """What to take away, computed."""
     eager = climbs["fp16"][climbs["fp16"].kind == "peer"].tok_s.min() if len(climbs["fp16"]) else float("nan")
     tops = here[here.usual].dropna(subset="tok_s").sort_values("tok_s").drop_duplicates("format", keep="last")
-    one = table[table.model == decode.MODEL].sort_values("median_us").iloc[0]
+    one = table[(table.model == decode.MODEL) & table.usual].sort_values("median_us").iloc[0]
     rates = ", ".join(f"{row.weights_as} {row.tok_s:,.0f}" for row in tops.itertuples())
     since = f" transformers' eager calls make {eager:,.0f} in FP16." if eager > 0 else ""
-    any_head, waiting = here.sort_values("tok_s").iloc[-1], fixed * one.phases
+    any_head = here.sort_values("tok_s").iloc[-1]
     other = f" With another output head the most is {any_head.tok_s:,.0f} ({any_head.weights_as})."
-    level = level_formats(climbs)
+    level = [ablation.FORMATS[row.format] for row in level_formats(climbs) or ()]
+    parts = (
+        f"- Of a token's {one.median_us:,.0f} µs with `{last}` in {one.weights_as} its bytes take "
+        f"{one.bytes_us:,.0f}; the rest is what {int(one.phases)} phases (five a layer, and the output head) "
+        f"cost beside them, {one.each:.2f} µs each."
+    )
     lines = [
         f"- Tokens a second on the {gpu}, the fastest way of each format: {rates}.{since}"
         f"{'' if any_head.usual else other}",
-        f"- By the law above, {int(one.phases)} phases (five a layer, and the output head) at {fixed:.2f} "
-        f"µs take {waiting:,.0f} of a token's "
-        f"{one.median_us:,.0f} µs with `{last}` in {one.weights_as}, and its bytes "
-        f"{one.law_us - waiting:,.0f}; together the law is off by {abs(one.law_us / one.median_us - 1):.0%}.",
+        *([parts] if one.each > 0 else []),
         "- A smaller format has fewer bytes a token, but not fewer phases."
-        + (" Phases alone do not explain that two formats of unlike size are level here." if level else ""),
+        + (f" {listed(level)}, each with its usual output head, are level here." if level else ""),
     ]
     display.say("\n".join(lines))
 

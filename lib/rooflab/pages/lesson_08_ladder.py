@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 from rooflab.analysis import ablation
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
-from rooflab.pages import Rows
-from rooflab.pages.lesson_08_predictions import carries_roof, level_formats, without_roofs
-from rooflab.records.store import Store
+from rooflab.pages import NEAR, Rows
+from rooflab.pages.lesson_08_predictions import carries_roof, without_roofs
 from rooflab.studies import decode
-from rooflab.view import display
-from rooflab.view.diagram import by_block
-from rooflab.words import listed
-
-# What a step changes, in a table's cell; ablation.WAYS says it in a sentence.
-_CHANGES = {
-    "transformers.eager": "Python calls every kernel",
-    "transformers.graph": "captured in a CUDA graph",
-    "transformers.compile": "fused by a compiler",
-    "apart": "torch, the engine's cache",
-    "torch": "four products a layer",
-    "products": "our matrix-vector products",
-    "1_kernel_per_phase": "five launches a layer",
-    "2_pdl": "launches overlap",
-    "3_persistent": "one launch, grid barriers",
-    "4_tma": "weights by TMA",
-    "5_prefetch_at_barrier": "loads go on at barriers",
-    "6_producer_warps": "some warps only copy",
-    "7_split_k": "k divided: no SM idle",
-    "8_tensor_attention": "attention on tensor cores",
-    "9_flags_in_data": "flags in place of barriers",
-}
-_FEW = 0.05  # of a layer: a wait of which no change can win much
+from rooflab.view import diagram, display
+from rooflab.words import counted, listed, times
 
 
 def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
-    """Show what every step in `format` changes, what was predicted of it and what it makes, and all formats
-    with times and shares of the roof, folded; the ladders by format.
+    """Show what was predicted of every step in `format` and what it makes, and all formats with times and
+    shares of the roof, folded; the ladders by format.
     """
     climbs = {format: ablation.ladder(rows, format) for format in ablation.FORMATS}
     held = [each for each, climb in climbs.items() if len(climb)]
@@ -49,8 +28,8 @@ def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
         size = climb.bytes.max() / 1e6
         if each == main:
             caption = f"{ablation.FORMATS[each]}, {size:,.0f} MB a token, {gpu}, tokens a second"
-            heads = {"impl": "step", "changes": "what it changes", "said": "predicted", "tok_s": "measured"}
-            heads |= {"reached": "measured ÷ predicted", "against": "× what it builds on"}
+            heads = {"impl": "step", "said": "predicted", "tok_s": "measured"}
+            heads |= {"reached": "measured ÷ predicted", "against": "against the step it builds on"}
             display.table(_side_by_side(climb), heads, {"tok_s": "{:,.0f}", "reached": "{:.2f}"}, caption)
         caption = f"{ablation.FORMATS[each]} with times and shares of the roof, {size:,.0f} MB a token, {gpu}"
         heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "predicted": "predicted"}
@@ -67,60 +46,79 @@ def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
 
 
 def _side_by_side(climb: Rows) -> Rows:
-    """A ladder with `changes` in a few words; `said`, the prediction, the roof as the most that a step may
-    make; and `against`, how many times the speed of the step that it builds on, a rung by its number.
+    """A ladder with `said`, the prediction, the roof as the most that a step may make; and `against`, how
+    many times the speed of the step that it builds on, a rung by its number.
     """
     shown, roofs = without_roofs(climb), carries_roof(climb)
     shown["said"] = [
         "" if rate != rate else f"≤ {rate:,.0f}" if roof else f"{rate:,.0f}"
         for rate, roof in zip(climb["predicted"], roofs, strict=True)
     ]
-    shown["changes"] = [
-        _CHANGES.get(name, says) for name, says in zip(climb["impl"], climb["says"], strict=True)
-    ]
     shown["against"] = [
-        f"{gain:.2f} × {below.partition('_')[0]}" if below and gain == gain else ""
+        f"{gain:.2f} times {_short(below)}" if below and gain == gain else ""
         for gain, below in zip(climb["gain"], climb["below"], strict=True)
     ]
     return shown
 
 
-def largest_step(climbs: dict[str, Any], format: str, lab: Lab) -> None:
-    """Say which step brings the most, and which bring nothing."""
+def _short(name: str) -> str:
+    """A step's name in a cell: "rung 3" of a rung."""
+    number = name.partition("_")[0]
+    return f"rung {number}" if number.isdigit() else name
+
+
+def findings(climbs: dict[str, Any], format: str, rows: Rows, lab: Lab) -> None:
+    """Say the ladder's findings, numbered: the largest step and what it saves, the steps that lose, and a
+    smaller format that brings less than its bytes.
+    """
+    found = [
+        _largest_step(climbs, format, lab),
+        _dead_ends(climbs, format, rows),
+        _small_format(climbs, rows),
+    ]
+    display.say("\n\n".join(f"**{k}. {each}" for k, each in enumerate(filter(None, found), 1)))
+
+
+def _largest_step(climbs: dict[str, Any], format: str, lab: Lab) -> str:
+    """Which step brings the most and how many launches it saves, and the fastest way."""
     mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
     own = mine[mine.kind == "own"].dropna(subset=["gain"])
-    step = own.sort_values("gain").iloc[-1]
     best = mine[mine.impl.isin(decode.RUNGS)].sort_values("median_us").iloc[0]
+    step = own.sort_values("gain").iloc[-1]
     text = (
-        f"In {ablation.FORMATS[best.format]} the largest step of ours is **`{step.impl}`**: {step.says}; "
-        f"{step.gain:.1f} times the tokens. The fastest way is `{best.impl}` with "
-        f"**{best.tok_s:,.0f} tok/s**, "
-        f"{best.share:.0f}% of the roof. "
+        f"The largest step in {ablation.FORMATS[best.format]} is `{step.impl}`: {step.gain:.1f} times the "
+        f"tokens of `{step.below}`.**"
     )
-    ends = [
-        f"{each.loc[best.impl].tok_s:,.0f} tok/s in {ablation.FORMATS[name]}"
-        for name, climb in climbs.items()
-        if name != best.format and best.impl in (each := climb.set_index("impl")).index
-    ]
-    text += f"`{best.impl}` makes {listed(ends)}." if ends else ""
-    display.say(
-        "\n\n".join(
-            filter(None, (text.strip(), level_formats(climbs).strip(), _bytes_before(lab.store).strip()))
+    launches = {
+        way.name: len(way.spans) for way in diagram.ways(lab, "fp16") if way.known == "traced" and way.spans
+    }
+    if step.impl == "1_kernel_per_phase" and {"graph", step.impl} <= set(launches):
+        text += (
+            f" Its layer is {launches[step.impl]} launches, the library's {launches['graph']}. "
+            "Between the two is `products`, which still launches the small operators one by one."
         )
+    tok = {name: each.set_index("impl").tok_s.get("products") for name, each in climbs.items() if len(each)}
+    fp16, int4 = (tok.get(name) for name in ("fp16", "int4_g128"))
+    if fp16 and int4 and int4 <= crossover.LEVEL * fp16 and step.below == "products" and step.gain > NEAR:
+        text += (
+            f" `products` makes {fp16:,.0f} tok/s in FP16 and {int4:,.0f} in INT4: a token waits for "
+            "launches, not for bytes."
+        )
+    return text + (
+        f" The fastest way is `{best.impl}` with **{best.tok_s:,.0f} tok/s**, {best.share:.0f}% of the roof."
     )
 
 
-def dead_ends(climbs: dict[str, Any], format: str, rows: Rows, lab: Lab) -> None:
-    """List the steps that are slower than those they build on: what each gains in every format, and what
-    its loss teaches, as far as rows tell.
+def _dead_ends(climbs: dict[str, Any], format: str, rows: Rows) -> str:
+    """The steps that are slower than those they build on: what each gains in every format, and where it
+    wins.
     """
     mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
     back = mine[(mine.kind == "own") & (mine.gain < 1 / crossover.LEVEL)]
     if back.empty:
-        display.say("No step is slower than the one that it builds on.")
-        return
+        return "No step is slower than the one that it builds on.**"
     long = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & rows.usual & rows.impl.isin(decode.RUNGS)]
-    lines = []
+    lines, depends = [], False
     for name in back.impl:
         gains = {
             other: float(each.set_index("impl").gain[name])
@@ -129,54 +127,64 @@ def dead_ends(climbs: dict[str, Any], format: str, rows: Rows, lab: Lab) -> None
         }
         said = listed(f"{gain:.2f} ({ablation.FORMATS[other]})" for other, gain in gains.items())
         below = mine.set_index("impl").below[name]
-        lines.append(f"- `{name}`: {said} times the speed of `{below}`. {_taught(name, gains, long, lab)}")
-    display.say("**What the losing steps teach:**\n\n" + "\n".join(lines))
+        wins = _wins(name, gains, long)
+        depends = depends or bool(wins)
+        lines.append(f"- `{name}`: {said} times the speed of `{below}`. {wins or 'Why was not measured.'}")
+    title = f"{counted(len(back), 'step loses', 'steps lose')} in {ablation.FORMATS[mine.format.iloc[0]]}"
+    title += "; a gain holds for the format and the context in which it was measured" if depends else ""
+    return f"{title}.**\n\n" + "\n".join(lines)
 
 
-def _taught(name: str, gains: dict[str, float], long: Rows, lab: Lab) -> str:
-    """What a step's loss teaches: a longer context or another format where it wins, a wait that was short
-    already, or that the cause was not measured.
-    """
+def _wins(name: str, gains: dict[str, float], long: Rows) -> str:
+    """Where a step that loses wins: after a long context, or in another format; empty where it does not."""
     tops = long.sort_values("median_us").drop_duplicates(["format", "seq"])
     at = sorted(tops[(tops.impl == name) & (tops.seq > decode.PROMPT)].seq.unique())
     if at:
-        return (
-            f"It is made for long contexts: after {at[-1]:,.0f} tokens it is the fastest rung. "
-            "**Choose a rung by its context.**"
-        )
-    wins = [ablation.FORMATS[other] for other, gain in gains.items() if gain > crossover.LEVEL]
-    if wins:
-        return (
-            f"In {listed(wins)} it wins. **A gain holds for the format in which it was measured.** Why the "
-            "formats differ was not measured."
-        )
-    waits = _waits_for_weights(lab, "3_persistent") if name == "4_tma" else None
-    if waits is not None and waits < _FEW:
-        return (
-            "A faster copy shortens only waits for weights, and blocks of `3_persistent` wait for them "
-            f"{waits:.0%} of a layer (FP16, drawn below). **Speed up what is waited for.** Why it even loses "
-            "was not measured."
-        )
-    return "Why was not measured."
-
-
-def _waits_for_weights(lab: Lab, name: str) -> float | None:
-    """The share of a layer that blocks of a rung wait for weights, by their own marks; None without any."""
-    asked = [case for case in lab.held("decode", decode.timed(lab.sized), "timeline") if case.impl == name]
-    found = lab.profile("decode", asked, "timeline") if asked else None
-    if found is None or found.empty:
-        return None
-    return float(by_block.shares(found)["starved"])
-
-
-def _bytes_before(store: Store) -> str:
-    """Of our products in two formats before these steps: whether fewer bytes brought tokens there."""
-    rows = ablation.named(store.read("decode"))
-    rows = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
-    tok = rows[rows.impl == "products"].set_index("format").tok_s
-    if not {"fp16", "int4_g128"} <= set(tok.index) or tok["int4_g128"] > crossover.LEVEL * tok["fp16"]:
+        return f"After {at[-1]:,.0f} tokens it is the fastest rung."
+    wins = [other for other, gain in gains.items() if gain > crossover.LEVEL]
+    if not wins:
         return ""
-    return (
-        f"\n\n`products` makes {tok['fp16']:,.0f} tok/s in FP16 and {tok['int4_g128']:,.0f} in "
-        "INT4: with so many launches a token does not wait for bytes."
+    text = f"In {listed(ablation.FORMATS[other] for other in wins)} it wins"
+    rest = {decode.RINGS[other] for other in gains if other not in wins} - {name}
+    if len(rest) == 1 and {decode.RINGS[other] for other in wins} == {name}:
+        text += f", so `{decode.DIVIDED}` builds on it there, and on `{rest.pop()}` elsewhere"
+    return text + ". Why the formats differ was not measured."
+
+
+def _small_format(climbs: dict[str, Any], rows: Rows) -> str:
+    """Which formats' fastest rungs take the same time although one reads a fifth less, and what the smaller
+    brings where both have the same output head.
+    """
+    pair = level_formats(climbs)
+    if pair is None:
+        return ""
+    a, b = pair
+    small, large = (ablation.FORMATS[row.format] for row in pair)
+    here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT)]
+    tops = here[here.impl.isin(decode.RUNGS)].sort_values("median_us").drop_duplicates(["format", "head"])
+    tops = tops.set_index(["format", "head"])
+    heads = [h for h in ablation.FORMATS if (a.format, h) in tops.index and (b.format, h) in tops.index]
+    text = (
+        f"With its usual output head {small} is level with {large}: {a.median_us:,.0f} and "
+        f"{b.median_us:,.0f} µs a token, though it reads {1 - a.bytes / b.bytes:.0%} fewer bytes.**"
     )
+    if heads:
+        pairs = [(tops.loc[(a.format, head)], tops.loc[(b.format, head)]) for head in heads]
+        brings = listed(
+            f"{mine.tok_s / other.tok_s:.2f} times ({ablation.FORMATS[head]} heads)"
+            for head, (mine, other) in zip(heads, pairs, strict=True)
+        )
+        allows = listed(times(other.bytes / mine.bytes) for mine, other in pairs)
+        text += f" With equal heads {small} makes {brings} the tokens of {large}; by their bytes alone "
+        text += f"{allows} times would be possible."
+    return text + " The rest of a token is what its phases cost beside their bytes: see the law below."
+
+
+def level_formats(climbs: dict[str, Any]) -> tuple[Any, Any] | None:
+    """The rows of two formats' fastest rungs level although the first reads a fifth less; or None."""
+    rungs = [climb[climb.impl.isin(decode.RUNGS)] for climb in climbs.values() if len(climb)]
+    tops = [mine.sort_values("median_us").iloc[0] for mine in rungs if len(mine)]
+    for a, b in combinations(sorted(tops, key=lambda row: row.bytes), 2):
+        if display.level(a, b) and a.bytes < 0.8 * b.bytes:
+            return a, b
+    return None

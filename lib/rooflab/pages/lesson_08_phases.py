@@ -7,6 +7,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import decode
 from rooflab.view import display, plot
+from rooflab.words import listed
 
 
 def time_by_phase(lab: Lab, format: str) -> tuple[Rows, Lab, Rows, Rows]:
@@ -58,8 +59,8 @@ def waits_drawn(parts: Rows, whose: Lab, traced: Rows) -> None:
     )
 
 
-def longest_wait(one: Rows, whose: Lab) -> None:
-    """Say which phase waits longest beyond its bytes."""
+def longest_wait(one: Rows, whose: Lab, parts: Rows) -> None:
+    """Say which phase waits longest beyond its bytes, and how the time beyond bytes depends on the format."""
     busy = one[one.phase != "between"]
     most = busy.sort_values("over").iloc[-1]
     total = busy.us.sum() + one[one.phase == "between"].us.sum()
@@ -68,6 +69,21 @@ def longest_wait(one: Rows, whose: Lab) -> None:
         "bytes. The longest wait "
         f"beyond them is in *{most.phase}*: {most.over:,.0f} µs in {most.launches:.0f} launches. "
         "A phase asks L2 for its input, adds up, hands on; each of these is a latency that no "
-        f"bandwidth shortens, and {busy.launches.sum():,.0f} phases do so one after the other. "
-        "The smaller the weights, the more of a token it is."
+        f"bandwidth shortens, and {busy.launches.sum():,.0f} phases do so one after the other."
+        + _beyond_bytes(parts)
     )
+
+
+def _beyond_bytes(parts: Rows) -> str:
+    """How long phases take beyond their bytes by format, those with the most bytes first."""
+    busy = parts[parts.phase != "between"]
+    sums = busy.groupby("format", sort=False)[["over", "roof_us"]].sum().sort_values("roof_us")[::-1]
+    if len(sums) < 2:
+        return ""
+    shown = listed(f"{over:,.0f} µs in {ablation.FORMATS[name]}" for name, over in sums.over.items())
+    text = f" Beyond their bytes phases take {shown}."
+    if sums.over.max() < 1.2 * sums.over.min():
+        text += " That is nearly the same, so the smaller the weights, the more of a token it is."
+    if sums.over.is_monotonic_increasing:
+        text += " It grows as weights shrink; why was not measured."
+    return text

@@ -1,17 +1,17 @@
-"""What lesson 08's page shows of its predictions: whether they held, and where the law errs."""
+"""What lesson 08's page shows of its predictions: one worked, whether they held, and why one missed."""
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
 from rooflab.analysis import ablation
-from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import NEAR, Rows, held
 from rooflab.studies import decode
 from rooflab.view import display
 from rooflab.words import listed
+
+_WORKED = "3_persistent"  # the rung whose prediction the page works out
 
 
 def measured(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
@@ -21,89 +21,95 @@ def measured(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
     return rows, lab.run.gpu, here
 
 
-def predictions_held(climbs: dict[str, Any], format: str) -> None:
-    """Say of the predictions for a format, or for FP16 where that is empty, which held: that of
-    1_kernel_per_phase, the roof where it is the prediction, and how many of all.
+def worked_prediction(here: Rows, format: str, lab: Lab) -> None:
+    """Say how the prediction of _WORKED comes about: bytes at the roof, and a barrier a phase."""
+    mine = _worked(here, format)
+    if mine is None:
+        return
+    bytes_us = mine.bytes / lab.roof["dram_read"].value / 1e3
+    barriers = mine.predicted_us - bytes_us
+    if barriers > 0:
+        display.say(
+            f"Take `{_WORKED}` in {ablation.FORMATS[mine.format]}: a token's {mine.bytes / 1e6:,.0f} MB take "
+            f"{bytes_us:,.0f} µs at the read roof, and {mine.phases:.0f} grid barriers of "
+            f"{barriers / mine.phases:.2f} µs ([lesson 00b](00b_clocks.ipynb)), five a layer and one for the "
+            f"output head, take {barriers:,.0f}. Together {mine.predicted_us:,.0f} µs a token: "
+            f"{1e6 / mine.predicted_us:,.0f} tok/s."
+        )
+
+
+def why_missed(here: Rows, format: str, lab: Lab) -> str:
+    """What a phase of _WORKED costs beside its bytes, where that is more than the barrier it was predicted
+    to cost, and whether it depends on the format; empty where the prediction held.
     """
+    mine, roof = _worked(here, format), lab.roof["dram_read"].value
+    if mine is None or mine.median_us <= NEAR * mine.predicted_us:
+        return ""
+    bare = (mine.predicted_us - mine.bytes / roof / 1e3) / mine.phases
+    if bare <= 0:
+        return ""
+    found = {name: _worked(here, name) for name in ablation.FORMATS}
+    costs = {
+        name: (row.median_us - row.bytes / roof / 1e3) / row.phases
+        for name, row in found.items()
+        if row is not None
+    }
+    text = (
+        f"**Why `{_WORKED}` missed.** It takes {mine.median_us:,.0f} µs a token, not "
+        f"{mine.predicted_us:,.0f}: beside its bytes a phase costs {costs[mine.format]:.2f} µs, not the "
+        f"{bare:.2f} of a bare barrier. Between two barriers a phase also loads its input from L2, adds up "
+        "and stores, and at each barrier all wait for the slowest block."
+    )
+    if len(costs) > 1 and max(costs.values()) < 1.1 * min(costs.values()):
+        shown = listed(f"{cost:.2f} ({ablation.FORMATS[name]})" for name, cost in costs.items())
+        text += f" The cost hardly depends on the format: {shown} µs."
+    return text
+
+
+def _worked(here: Rows, format: str) -> Any:
+    """The row of _WORKED in a format, with its phases; None without one that was predicted and measured."""
+    mine = here[(here.impl == _WORKED) & (here.format == format) & here.usual]
+    mine = mine.dropna(subset=["predicted_us", "median_us"])
+    if mine.empty:
+        return None
+    row = mine.iloc[0]
+    return row.to_frame().T.assign(phases=ablation.phases_of(str(row.model))).iloc[0]
+
+
+def predictions_held(climbs: dict[str, Any], here: Rows, format: str, lab: Lab) -> None:
+    """Say why the worked prediction missed, and folded of the predictions for a format, or for FP16 where
+    that is empty, which held: that of 1_kernel_per_phase, the roof where it is the prediction, and how many
+    of all.
+    """
+    if why := why_missed(here, format, lab):
+        display.say(why)
     mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
     mine = mine.dropna(subset=["off", "share"])
-    name, text = ablation.FORMATS[mine.format.iloc[0]] if len(mine) else "", ""
+    name, lines = ablation.FORMATS[mine.format.iloc[0]] if len(mine) else "", []
     for fused in mine[mine.impl == "1_kernel_per_phase"].itertuples():
-        text += f"- `{fused.impl}`: predicted {fused.predicted:,.0f} tok/s, measured {fused.tok_s:,.0f}, "
+        text = f"`{fused.impl}`: predicted {fused.predicted:,.0f} tok/s, measured {fused.tok_s:,.0f}, "
         text += f"{fused.tok_s / fused.predicted:.2f} of it. {held(fused.off)}"
-        text += " A phase takes longer than its product: see below.\n" if fused.off > NEAR else "\n"
+        lines.append(text + (" A phase takes longer than its product." if fused.off > NEAR else ""))
     by_roof = mine[carries_roof(mine)]
     if len(by_roof):
         best = by_roof.sort_values("tok_s").iloc[-1]
         names = listed(f"`{each}`" for each in by_roof.impl)
-        text += f"- {names} have no prediction of their own: the roof, {best.predicted:,.0f} tok/s, is an "
-        text += "upper bound. Measured: "
-        text += (
-            f"{by_roof.tok_s.min():,.0f} to {best.tok_s:,.0f} tok/s, at most {best.share / 100:.2f} of it "
+        lines.append(
+            f"{names} have no prediction of their own: the roof, {best.predicted:,.0f} tok/s, is an upper "
+            f"bound. Measured: {by_roof.tok_s.min():,.0f} to {best.tok_s:,.0f} tok/s, at most "
+            f"{best.share / 100:.2f} of it (`{best.impl}`)."
         )
-        text += f"(`{best.impl}`).\n"
     law = mine.drop(by_roof.index)
     if len(law):
         near, far = law.iloc[(law.off - 1).abs().argmin()], law.sort_values("off").iloc[-1]
         right = law.off.between(1 / NEAR, NEAR).sum()
-        text += f"- In all, {right} of {len(law)} predictions hold within {NEAR - 1:.0%}. Nearest: "
-        text += f"`{near.impl}`, off by {abs(near.off - 1):.0%}. Furthest: `{far.impl}`, which reaches "
-        text += f"{1 / far.off:.2f} of its predicted rate."
-    if text:
-        display.say(f"Did the predictions hold, in {name}?\n\n{text}")
-
-
-def law_apart(table: Rows) -> str:
-    """Which two formats of the small model the law tells apart the most, of those that measure level."""
-    mine = table[(table.model == decode.MODEL) & table.usual].sort_values("law_us")
-    pairs = [
-        (b.law_us / a.law_us, a, b)
-        for a, b in combinations(mine.itertuples(), 2)
-        if 1 / crossover.LEVEL <= b.median_us / a.median_us <= crossover.LEVEL
-    ]
-    apart, a, b = max(pairs, key=lambda pair: pair[0], default=(1.0, None, None))
-    if a is None or b is None or apart < 1.1:
-        return ""
-    return (
-        f" Of {decode.MODEL} in {a.weights_as} and {b.weights_as} it has {a.law_us:,.0f} and "
-        f"{b.law_us:,.0f} µs, and they take {a.median_us:,.0f} and {b.median_us:,.0f}: it has no term "
-        "for unpacking weights, and does not choose between formats."
-    )
-
-
-def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, float, Rows]:
-    """Show the fitted law beside every model and format, and say its two numbers; the rung, the fixed time,
-    the rows.
-    """
-    mine = rows[(rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.impl.isin(decode.last(lab.sized))]
-    held = mine.groupby("impl").size()  # the latest rung that most formats and models were decoded by
-    last = [name for name in decode.last(lab.sized) if held.get(name, 0) == held.max()][-1]
-    fixed, rate, table = ablation.law(rows, last, roof.value)
-    table = table.assign(off=100 * (table.law_us / table.median_us - 1), mb=table.bytes / 1e6)
-    heads = {
-        "model": "model",
-        "weights_as": "weights",
-        "mb": "MB a token",
-        "phases": "phases",
-        "median_us": "µs",
-    }
-    heads |= {"law_us": "the law, µs", "off": "off, %", "tok_s": "tok/s", "share": "% of the roof"}
-    forms = dict.fromkeys(("mb", "median_us", "law_us", "tok_s", "share"), "{:,.0f}") | {"off": "{:+.0f}"}
-    table_of = table.assign(share=100 * table.roof_fraction).sort_values("mb")
-    caption = f"The law beside every model and format: {last}, {gpu}"
-    display.table(table_of, heads, forms, caption, folded=True)
-    stopped = (
-        ", where the fit had to stop: the fixed time holds what bytes take beyond it"
-        if rate > 0.999 * roof.value
-        else ""
-    )
-    display.say(
-        f"On the {gpu} a phase of `{last}` costs **{fixed:.2f} µs** before its first byte counts, and bytes "
-        f"come at **{rate:,.0f} GB/s**, {rate / roof.value:.0%} of the roof{stopped}; the law is off by "
-        f"{table.off.abs().median():.0f}% in the middle and {table.off.abs().max():.0f}% at worst."
-        + law_apart(table)
-    )
-    return last, fixed, table
+        lines.append(
+            f"In all, {right} of {len(law)} predictions hold within {NEAR - 1:.0%}. Nearest: `{near.impl}`, "
+            f"which reaches {1 / near.off:.2f} of its predicted rate. Furthest: `{far.impl}`, which reaches "
+            f"{1 / far.off:.2f}."
+        )
+    if lines:
+        display.fold_items(f"Which predictions held, in {name}", lines)
 
 
 def carries_roof(climb: Rows) -> Rows:
@@ -116,20 +122,3 @@ def without_roofs(climb: Rows) -> Rows:
     shown = climb.copy()
     shown.loc[carries_roof(climb), ["predicted", "reached"]] = float("nan")
     return shown
-
-
-def level_formats(climbs: dict[str, Any]) -> str:
-    """Which formats' fastest rungs take the same time although one reads a fifth less, in a sentence."""
-    rungs = [climb[climb.impl.isin(decode.RUNGS)] for climb in climbs.values() if len(climb)]
-    tops = [mine.sort_values("median_us").iloc[0] for mine in rungs if len(mine)]
-    text = ""
-    for a, b in combinations(sorted(tops, key=lambda row: row.bytes), 2):
-        if display.level(a, b) and a.bytes < 0.8 * b.bytes:
-            small, large = (ablation.FORMATS[row.format] for row in (a, b))
-            text += (
-                f" **With their own output heads {small} reads {1 - a.bytes / b.bytes:.0%} fewer bytes than "
-                f"{large}, and is level with it: {a.median_us:,.0f} and {b.median_us:,.0f} µs a token.** For "
-                "speed alone the smaller format brings nothing here; it still takes less memory. Unpacking "
-                f"{small} takes instructions that reading {large} does not; what they cost was not measured."
-            )
-    return text

@@ -24,40 +24,47 @@ def blocks_over_time(lab: Lab) -> None:
         display.say(f"On the {lab.run.gpu} this is not yet measured of {names}.")
         return
     diagram.blocks(found).show()
-    display.say(_read(found))
-
-
-def _read(found: pd.DataFrame) -> str:
-    """What the drawing shows: how long blocks of each rung take until their input is there, and for their
-    weights, and what the marks do not part.
-    """
     sums = {
         decode.Decode().case(str(case)).impl: by_block.sums(mine)
         for case, mine in found.groupby("case", sort=False)
     }
-    waits, weights = (listed(f"{each[k]:.1f}" for each in sums.values()) for k in (0, 1))
-    text = (
-        "Where a block waits for others depends on the rung: in the empty stretches at barriers, in the pale "
-        "ones without them. What is wait and what is load or attention is not marked apart. So compare the "
-        f"three together: **{waits} µs a layer**. Orange and blue are {weights} µs."
+    summary, rest, last = "", [each[0] for each in list(sums.values())[:-1]], list(sums)[-1]
+    if rest and sums[last][0] < 0.9 * min(rest):
+        summary = f"**`{last}` spends the least on waits and input.** "
+    summary += (
+        "The marks do not part waits from loads: at a barrier a block waits in the empty stretches, without "
+        "barriers in the pale ones. So the table adds up the two, and attention."
     )
-    rest = [each[0] for each in list(sums.values())[:-1]]
-    if rest and (last := list(sums)[-1]) and sums[last][0] < 0.9 * min(rest):
-        text += f" `{last}` spends the least on waits and input."
-    own = [f"`{name}`" for name in sums if by_block.copies_itself(name)]
-    if own and len(own) < len(sums):
-        text += (
-            f" Orange alone compares little: in {listed(own)} the warp that multiplies also asks for the "
-            "copies, and what that takes counts as blue."
+    display.say(summary)
+    columns = {
+        "waits": "waits, input, attention",
+        "weights": "weights and products",
+        "ends": "adds up and stores",
+    }
+    table = pd.DataFrame([(name, *each) for name, each in sums.items()], columns=["rung", *columns])
+    caption = f"µs a layer, {lab.run.gpu}, on average over its blocks"
+    display.table(table, {"rung": "rung"} | columns, dict.fromkeys(columns, "{:.1f}"), caption)
+    if notes := _unmarked(found, list(sums)):
+        display.say(notes)
+
+
+def _unmarked(found: pd.DataFrame, names: list[str]) -> str:
+    """What the drawing's colours do not compare, and which blocks of its first rung have hardly work."""
+    lines = []
+    own = [f"`{name}`" for name in names if by_block.copies_itself(name)]
+    if own and len(own) < len(names):
+        lines.append(
+            f"Do not compare orange alone: in {listed(own)} the warp that multiplies also asks for the "
+            "copies, and the time for that counts as blue."
         )
     first = found[found["case"] == found["case"].iloc[0]]
     took = first["down_multiplied_us"] - first["down_ready_us"]
     if idle := int((took < 0.2 * took.median()).sum()):
-        text += (
-            f"\n\nLines without blue in *down*: {idle} of {len(first)} blocks of `{next(iter(sums))}` have "
+        lines.append(
+            f"Lines without blue in *down*: {idle} of {len(first)} blocks of `{names[0]}` have hardly a part "
+            "of that product."
         )
-        text += "hardly a part of that product."
-    return text
+    return "\n\n".join(lines)
 
 
 def steps_drawn(lab: Lab) -> None:

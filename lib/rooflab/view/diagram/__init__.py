@@ -40,6 +40,7 @@ from rooflab.view.diagram.nan_leak import nan_leak
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline
 from rooflab.view.diagram.passes import passes
+from rooflab.view.diagram.phase_costs import phase_costs
 from rooflab.view.diagram.pools import captured_address
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
 from rooflab.view.diagram.requests import Width, lanes_in_sectors, warp_requests
@@ -132,6 +133,7 @@ __all__ = [
     "partial_scores",
     "passed_on",
     "passes",
+    "phase_costs",
     "path_of_bytes",
     "pieces_of_rows",
     "pipeline",

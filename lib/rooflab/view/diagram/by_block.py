@@ -13,7 +13,7 @@ from rooflab.studies import decode
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, SKY, Canvas, Drawing, single
 
-EVERY = 5  # blocks drawn: their neighbours look the same, and the picture is a fifth of the bytes
+EVERY = 6  # one block of so many is drawn: its neighbours look the same, and the picture is a sixth
 _LINE = 3.5  # height of a block
 # What a block does, its fill, and the words of the key.
 _KINDS = {
@@ -99,9 +99,8 @@ def sums(rows: pd.DataFrame) -> tuple[float, float, float]:
 
 
 def blocks(found: pd.DataFrame) -> Drawing:
-    """A layer by each recorded rung, one under the other on one scale of time; a line a block, every fifth
-    one. `found` is what the instrument "timeline" says of cases; UsageError for none.
-    """
+    """A layer by each recorded rung, one under the other on one scale of time; a line a block, one
+    of EVERY. `found` is what the instrument "timeline" says of cases; UsageError for none."""
     if found.empty:
         raise UsageError("A layer is drawn block by block from at least one recorded timeline.")
     layers = {decode.Decode().case(str(case)).impl: mine for case, mine in found.groupby("case", sort=False)}
@@ -114,9 +113,6 @@ def blocks(found: pd.DataFrame) -> Drawing:
         shown = sorted(table["block"].unique(), key=int)[::EVERY]
         head = f"{name}: {took:.1f} µs a layer"
         canvas.text(0, y + 12, head, svg.TEXT - 1, bold=True)
-        waits, fed, stores = sums(layers[name])
-        sum_words = f"waits, loads, attends {waits:.1f}; weights {fed:.1f}; stores {stores:.1f}"
-        canvas.text(svg.wide(head, svg.TEXT - 1) + 36, y + 12, sum_words, svg.SMALL)
         free = 0.0  # where the next label has room
         for phase, words in _PHASES.items():
             x = max(free, left + layers[name][f"{phase}_begin_us"].median() * unit)
@@ -135,15 +131,19 @@ def blocks(found: pd.DataFrame) -> Drawing:
         y = top + len(shown) * _LINE + 8
         words = ", ".join(f"{words} {part[kind]:.0%}" for kind, (_, words) in _KINDS.items())
         said.append(
-            f"{name} takes {took:.1f} µs, in which a block {words}, is between marks {part['others']:.0%}; "
-            + sum_words
+            f"{name} takes {took:.1f} µs, in which a block {words}, is between marks {part['others']:.0%}"
         )
     x = left
     for fill, word in _KINDS.values():
         canvas.rect(x, y, 10, 10, fill)
         canvas.text(x + 14, y + 9, word, svg.SMALL)
         x += 30 + svg.wide(word, svg.SMALL)
-    canvas.text(left, y + 26, "Empty: between a block's marks; at a grid barrier it waits there.", svg.SMALL)
+    canvas.text(
+        left,
+        y + 26,
+        f"A line is a block, one of every {EVERY}. Empty: between its marks; it waits there at a barrier.",
+        svg.SMALL,
+    )
     for name in (name for name in layers if not has_barriers(name)):
         words = f'{name} has no barrier between phases: it waits in "loads its input" and "attends".'
         canvas.text(left, y + 42, words, svg.SMALL)

@@ -20,9 +20,8 @@ _SHORT = ("QKV", "attention", "output", "gate, up", "down")  # names of decode.P
 
 
 class Span(NamedTuple):
-    """A stretch of a layer's time: its name, its start and length in us, and of what kind: "weights" (reads
-    them), "other" work, or "bound" (what the roof asks for the layer's bytes, where nothing splits it: a
-    length alone, at no time of its own).
+    """A stretch of a layer's time: its name, its start and length in us, and of what kind: "weights" (a
+    product) or "other" work.
     """
 
     name: str
@@ -40,6 +39,7 @@ class Way(NamedTuple):
     us: float
     spans: list[Span]
     known: str = "traced"
+    bytes_us: float = 0.0  # what the layer's bytes take at the read roof; drawn beneath where it is given
 
 
 def ways(lab: Any, format: str = "fp16") -> list[Way]:
@@ -66,19 +66,18 @@ def ways(lab: Any, format: str = "fp16") -> list[Way]:
         bytes_ = ablation.phase_bytes(decode.MODEL, format, decode.FORMATS[format], decode.PROMPT)
         roof = lab.roof["dram_read"].value
         last = head or bytes_["head"] / roof / 1e3
-        us, known = (float(row["median_us"]) - last) / layers, "traced"
-        if not spans:
-            spans, known = _clocked(lab, row), "clocked"
+        us, known, bound = (float(row["median_us"]) - last) / layers, "traced", 0.0
         if not spans:
             bound = sum(value for phase, value in bytes_.items() if phase != "head") / layers / roof / 1e3
-            spans, known = [Span("its bytes at the roof", 0.0, bound, "bound")], ""
-        found.append(Way(name, us, within(spans, us), known))
+            spans = _clocked(lab, row)
+            known = "clocked" if spans else ""
+        found.append(Way(name, us, within(spans, us), known, bound))
     return found
 
 
 def within(spans: list[Span], us: float) -> list[Span]:
     """Spans of a layer in `us`: what an instrument makes a little longer is shortened to it."""
-    scale = min(1.0, us / max(span.start + span.us for span in spans))
+    scale = min(1.0, us / max((span.start + span.us for span in spans), default=us))
     return [span._replace(start=span.start * scale, us=span.us * scale) for span in spans]
 
 
@@ -175,46 +174,48 @@ def layer(found: list[Way], weights: str = "FP16") -> Drawing:
 
 def _in_words(way: Way) -> str:
     busy = sum(span.us for span in way.spans) / way.us
+    roof = f"; its bytes at the read roof ask for {way.bytes_us / way.us:.0%} of it"
     if way.known == "clocked":
-        return f"{busy:.0%} of it in {len(way.spans)} phases of one kernel, by its clock"
-    if any(span.kind == "bound" for span in way.spans):
-        return f"not taken apart; its bytes at the read roof ask for {busy:.0%} of it"
-    return f"{busy:.0%} of it in {len(way.spans)} kernels"
+        return f"{busy:.0%} of it in {len(way.spans)} phases of one kernel, by its clock{roof}"
+    return f"{busy:.0%} of it in {len(way.spans)} kernels" if way.spans else f"not taken apart{roof}"
 
 
 def _rows(found: list[Way], scale: float) -> Canvas:
     canvas, left, y = Canvas(), 150.0, 0.0
     unit = (svg.WIDTH - left - 4) / scale
-    fills = {"weights": BLUE, "other": AMBER, "bound": GREY}
+    fills = {"weights": BLUE, "other": AMBER}
     for way in found:
+        tall = 30.0 if not way.bytes_us else 22.0  # with room for the bar of its bytes
+        if way.bytes_us:
+            canvas.rect(left, y + 24, way.bytes_us * unit, 6, GREY)
         canvas.text(0, y + 13, way.name, svg.TEXT - 1, bold=True)
         known = f", {way.known}" if way.known else ""
         canvas.text(0, y + 27, f"{way.us:,.0f} µs a layer{known}", svg.SMALL)
         if not way.known:
-            canvas.cell(left, y, way.us * unit, 22, "not taken apart", NONE)
-            canvas.rect(left, y + 24, sum(span.us for span in way.spans) * unit, 6, GREY)
+            canvas.cell(left, y, way.us * unit, tall, "not taken apart", NONE)
             y += 40
             continue
         for kind, fill in fills.items():
             mine = [span for span in way.spans if span.kind == kind]
-            high = 18.0 if kind == "other" else 30.0
+            high = 0.6 * tall if kind == "other" else tall
             for span in mine:
-                x, top, wide = left + span.start * unit, y + (30 - high) / 2, max(span.us * unit, 0.3)
+                x, top, wide = left + span.start * unit, y + (tall - high) / 2, max(span.us * unit, 0.3)
                 room = svg.wide(span.name, 9) * (1.6 if span.name.isupper() else 0)  # capitals are wider
                 if span.name and room <= wide:
                     canvas.cell(x, top, wide, high, span.name, fill, 9)
                 else:
                     canvas.rect(x, top, wide, high, fill, 0.2)
-        canvas.rect(left, y, way.us * unit, 30, NONE, 0.8)
+        canvas.rect(left, y, way.us * unit, tall, NONE, 0.8)
         y += 40
     kinds, x = {span.kind for way in found for span in way.spans}, 0.0
-    words = {
-        "weights": "reads weights",
-        "other": "other work",
-        "bound": "how long its bytes take at the roof",
-    }
-    for fill, word in [(fills[kind], words[kind]) for kind in fills if kind in kinds] + [(NONE, "the rest")]:
+    words = {"weights": "a product with weights", "other": "other work"}
+    key = [(fills[kind], words[kind]) for kind in fills if kind in kinds] + [(NONE, "the rest")]
+    if any(way.bytes_us for way in found):
+        key.append((GREY, "how long its bytes take at the roof"))
+    for fill, word in key:
         canvas.cell(x, y - 2, 12, 12, "", fill)
         canvas.text(x + 17, y + 8, word, svg.SMALL)
         x += svg.wide(word, svg.SMALL) + 40
+    if any(way.known == "clocked" for way in found):
+        canvas.text(0, y + 24, "Clocked kernels also copy weights between their products.", svg.SMALL)
     return canvas

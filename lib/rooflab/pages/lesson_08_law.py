@@ -1,0 +1,109 @@
+"""What lesson 08's page shows of one law for all formats and models, and where its one cost does not fit."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from rooflab.analysis import ablation
+from rooflab.lab import Lab
+from rooflab.pages import Rows
+from rooflab.studies import decode
+from rooflab.view import diagram, display, models
+from rooflab.words import listed
+
+_EVEN, _UNEVEN = 1.1, 1.3  # largest cost of a phase over the smallest: hardly depends on the format, does
+
+
+def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, Rows]:
+    """Draw what a phase costs in every format and model beside the law's one cost, with a folded table, and
+    say how far the law is off; the rung, and the rows with `bytes_us` at the law's rate and `each`, the cost
+    of a phase beside them.
+    """
+    mine = rows[(rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.impl.isin(decode.last(lab.sized))]
+    held = mine.groupby("impl").size()  # the latest rung that most formats and models were decoded by
+    last = [name for name in decode.last(lab.sized) if held.get(name, 0) == held.max()][-1]
+    fixed, rate, table = ablation.law(rows, last, roof.value)
+    table = table.assign(off=100 * (table.law_us / table.median_us - 1), mb=table.bytes / 1e6)
+    table = table.assign(bytes_us=table.bytes / rate / 1e3, mb_phase=table.mb / table.phases)
+    table = table.assign(each=(table.median_us - table.bytes_us) / table.phases)
+    diagram.phase_costs(table, fixed).show()
+    heads = {"model": "model", "weights_as": "weights", "mb": "MB a token", "phases": "phases"}
+    heads |= {"median_us": "µs", "bytes_us": "its bytes, µs", "each": "µs a phase beside them"}
+    heads |= {"law_us": "the law, µs", "off": "off, %", "share": "% of the roof"}
+    forms = dict.fromkeys(("mb", "median_us", "bytes_us", "law_us", "share"), "{:,.0f}")
+    forms |= {"off": "{:+.0f}", "each": "{:.2f}"}
+    table_of = table.assign(share=100 * table.roof_fraction).sort_values("mb")
+    caption = f"The law beside every model and format: {last}, {gpu}"
+    display.table(table_of, heads, forms, caption, folded=True)
+    stopped = " (the fit may not go beyond it)" if rate > 0.999 * roof.value else ""
+    text = (
+        f"For `{last}` the fit finds **{fixed:.2f} µs** a phase and **{rate:,.0f} GB/s**, "
+        f"{rate / roof.value:.0%} of the roof{stopped}. "
+    )
+    uneven = table.each.max() > _UNEVEN * table.each.min()
+    if table.each.min() <= 0:
+        text += "Some rows take less than their bytes at this rate: **the law does not hold here.**"
+    else:
+        text += f"Row by row a phase costs {table.each.min():.2f} to {table.each.max():.2f} µs: "
+        text += "**the cost is not one number.**" if uneven else "about one number."
+    text += f" The law's error is {table.off.abs().median():.0f}% at the median and "
+    text += f"{table.off.abs().max():.0f}% at most."
+    why = [each for each in (_by_format(table, rows, roof.value, last), _by_model(table)) if each]
+    if uneven and why and table.each.min() > 0:
+        text += " What the rows say of why:\n\n" + "\n".join(f"- {each}" for each in why)
+    display.say(text)
+    return last, table
+
+
+def _by_format(table: Rows, rows: Rows, roof: float, last: str) -> str:
+    """Whether a phase costs the more the fewer bytes it has, in one model, and whether it did so in
+    3_persistent, which asks for no weights while its blocks wait.
+    """
+    mine = table[(table.model == decode.MODEL) & table.usual].sort_values("bytes")
+    if len(mine) < 2 or not all(a > b for a, b in pairwise(mine.each)):
+        return ""
+    shown = listed(f"{row.each:.2f} µs in {row.weights_as}" for row in mine[::-1].itertuples())
+    text = f"{decode.MODEL}, usual output heads: {shown}. The fewer bytes a phase has, the more it costs."
+    phases = ablation.phases_of(decode.MODEL)
+    here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
+    here = here[(here.impl == "3_persistent") & here.format.isin(mine.format)]
+    before = (here.median_us - here.bytes / roof / 1e3) / phases
+    if last == "3_persistent" or len(before) < len(mine) or before.max() >= _EVEN * before.min():
+        return text
+    return text + (
+        f" In `3_persistent`, which asks for no product's weights at a barrier, it is {before.min():.2f} to "
+        f"{before.max():.2f} µs in all of them. That fits a wait which later rungs fill with copies: "
+        "where a phase has more bytes, they fill more of it. Formats also differ in how their weights are "
+        "copied (`7_split_k` above) and unpacked; what that adds was not measured apart."
+    )
+
+
+def _by_model(table: Rows) -> str:
+    """Whether a phase costs more in a larger model in every format that both have."""
+    small, large = (
+        table[(table.model == name) & table.usual].set_index("weights_as")
+        for name in (decode.MODEL, decode.LARGE)
+    )
+    both = [name for name in small.index if name in large.index]
+    if not both or not (large.each[both] > small.each[both]).all():
+        return ""
+    more = (large.mb_phase[both] / small.mb_phase[both]).mean()
+    shown = listed(f"{large.each[name]:.2f} µs in {name}" for name in both)
+    return (
+        f"{decode.LARGE}: {shown}. A phase reads about {more:.0f} times the bytes, and costs more in each "
+        "format. So part of the cost grows with the bytes: they come slower than the read roof."
+    )
+
+
+def explorer_start(table: Rows, last: str) -> None:
+    """Say how the explorer's first point differs from the rung's row."""
+    model = models.MODELS["phases"]
+    mine = table[
+        (table.model == model.start["model"]) & (table.format == model.start["weights"]) & table.usual
+    ]
+    for row in mine[mine.each > 0].itertuples():
+        display.say(
+            f"It opens at {model.start['cost']:g} µs a phase; by its row a phase of `{last}` in "
+            f"{row.weights_as} costs {row.each:.2f} µs."
+        )

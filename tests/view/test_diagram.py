@@ -259,7 +259,7 @@ def test_columns_are_dealt_as_the_sources_say():
     assert "4 warps multiply 128 columns each" in diagram.partial_scores(512).says
     assert "2 such groups of 4 warps, 64 queries, 256 threads" in diagram.partial_scores(512).says
     paired = diagram.partial_scores(512, "10_paired_warpgroups")
-    assert "warpgroup 0, which only copies, 64 queries, 384 threads" in paired.says
+    assert "2 warpgroups and one that only copies, 64 queries, 384 threads" in paired.says
     whole = columns.share_of("9_wgmma", 512)  # 64 queries a warpgroup, of a block's 128
     assert (whole.queries, whole.registers(256), whole.registers(512)) == (64, 128, columns.MOST + 1)
     paired = columns.share_of("10_paired_warpgroups", 512)

@@ -260,7 +260,7 @@ def above_the_roof(every: Rows, spec: Any) -> None:
             "Less power may explain it, which is not tested: most weights of a softmax are near zero, and "
         )
         text += "multiplying those draws less."
-    display.fold_parts(f"Why {most['impl']} can pass the matrix roof", [text])
+    display.fold_parts(f"What may let {most['impl']} pass the matrix roof", [text])
 
 
 def _not_asked(shown: Rows) -> str:

@@ -144,7 +144,7 @@ def partial_scores(width: int, name: str = "8_head_dim_slices") -> Drawing:
     spans = [(k * columns, (k + 1) * columns - 1) for k in range(share.slices)]
     rows = [
         ("1. columns of Q, K", [f"{a} to {b}" for a, b in spans]),
-        ("2. Q times K", [f"partial scores {k}" for k in range(share.slices)]),
+        ("2. Q times K", [f"partial scores {k + share.producers}" for k in range(share.slices)]),
         ("3. sum, softmax", [f"P of {queries} queries" for _ in spans]),
         ("4. P times V", [f"O: {a} to {b}" for a, b in spans]),
     ]
@@ -168,8 +168,8 @@ def partial_scores(width: int, name: str = "8_head_dim_slices") -> Drawing:
             y += 4
     groups = tile_of(share.rung, width, _ARCH).get("GROUPS", 1)
     warps = counted(share.slices, share.holder)
-    beside = f", {share.holder} 0, which only copies" * share.producers
-    size = f"a block: {counted(groups, 'such group')} of {warps}{beside}, "
+    of = f"{counted(groups, 'such group')} of {warps}" if groups > 1 else warps
+    size = f"a block: {of}{' and one that only copies' * share.producers}, "
     size += f"{counted(groups * share.queries, 'query', 'queries')}, "
     size += f"{(groups * share.slices + share.producers) * share.threads} threads"
     canvas.text(left + wide / 2, y + 18, size, svg.SMALL, "middle")

@@ -259,6 +259,8 @@ def test_columns_are_dealt_as_the_sources_say():
     assert "512 registers a thread" in diagram.holders(512).says
     assert "4 warps multiply 128 columns each" in diagram.partial_scores(512).says
     assert "2 such groups of 4 warps, 64 queries, 256 threads" in diagram.partial_scores(512).says
+    paired = diagram.partial_scores(512, "10_paired_warpgroups")
+    assert "2 warpgroups and one that only copies, 64 queries, 384 threads" in paired.says
     whole = columns.share_of("9_wgmma", 512)  # 64 queries a warpgroup, of a block's 128
     assert (whole.queries, whole.registers(256), whole.registers(512)) == (64, 128, columns.MOST + 1)
     paired = columns.share_of("10_paired_warpgroups", 512)
@@ -622,6 +624,9 @@ def test_roles_go_on_beside_each_other_in_the_source_s_order():
     held, at_once = (roles.simulate(found._replace(before=part), 40, quick) for part in (0.875, 0.0))
     later = roles.busy(at_once)[0] - roles.busy(held)[0]
     assert later == pytest.approx(39 * TAKES.softmax, rel=0.15), "no product runs beside a softmax"
+    drawn = [diagram.warp_roles(TAKES, shared=shared) for shared in (True, False)]
+    assert drawn[0].title.startswith("2 blocks share")
+    assert drawn[0].says != drawn[1].says
     early = text.replace("mbarrier_arrive(p_full + (buffer ^ 1));", "")
     with pytest.raises(UsageError, match="no step: hand over"):
         roles.roles_of(early)

@@ -85,45 +85,34 @@ def test_a_kernel_that_does_not_rescale_is_drawn_with_other_numbers():
         tile_softmax.statements("")
 
 
-# --- 06b: the ring of rung 11, and products beside the softmax ----------------------------------------------
+# --- 06b: the ring of rung 9, and products beside the softmax ----------------------------------------------
 
 TAKES = over_time.Lengths(0.5, 1.0, 0.6)
 
 
-def test_rung_11_s_consumers_take_the_steps_of_rung_9_s():
-    nine = over_time.program(over_time.rung().path.read_text())
-    eleven = full_and_empty.program(full_and_empty.rung().path.read_text())
-    runs = [over_time.simulate(steps, 5, 2, TAKES).bars for steps in (nine, eleven)]
-    assert runs[0] == runs[1]
-
-
-def test_a_slot_is_asked_for_only_once_it_was_released():
+def test_a_slot_is_filled_only_once_it_was_released():
     run = full_and_empty.run_of(TAKES, 6)
-    assert [run.claimed[item] for item in range(4)] == [0, 0, 0, 0], "one thread asks ahead"
     for item, asked in run.claimed.items():
-        if item >= 4:
-            assert asked >= run.empty[item - 4] and asked >= run.claimed[item - 1]
-        assert run.full[item] >= asked + TAKES.copy - 1e-9
-    text = full_and_empty.rung().path.read_text()
-    alone = full_and_empty.run_of(TAKES, 6, text.replace("tma_copy_box", "copy_box"))
-    assert alone.claimed[1] == alone.full[0], "without the engine a copy waits for the one before"
-    stuck = text.replace("            release(v_empty, v_slot);\n", "")
+        assert asked >= run.full.get(item - 1, 0.0), "a copy waits for the one before"
+        assert item < 4 or asked >= run.empty[item - 4]
+        assert run.full[item] == pytest.approx(asked + TAKES.copy)
+    text = over_time.rung().path.read_text()
+    stuck = text.replace("            release(2 * t - 1);\n", "")
     assert stuck != text
     with pytest.raises(UsageError, match="waits for a slot that item . never leaves"):
         full_and_empty.run_of(TAKES, 6, stuck)
 
 
 def test_frames_of_the_ring_name_the_barriers_of_the_source():
-    drawing = diagram.ring(TAKES)
-    bodies = [canvas.body() for _, canvas in drawing.frames]
-    assert len(bodies) == 7 and all(f"{kind}[1]" in bodies[0] for kind in ("k_full", "v_empty"))
-    assert "producer: waits at k_empty[0] for K2" in bodies[0] and "wait at k_full[0]" in bodies[0]
+    bodies = [canvas.body() for _, canvas in diagram.ring(TAKES).frames]
+    assert len(bodies) == 5 and all(f"{kind}[3]" in bodies[0] for kind in ("full", "empty"))
+    assert "producer: copies K0" in bodies[0] and "wait at full[0]" in bodies[0]
+    assert any("producer: waits at empty[" in body for body in bodies), "with copies faster than products"
     assert "never waits" in diagram.ring(TAKES, tiles=2).title
-    text = full_and_empty.rung().path.read_text()
+    text = over_time.rung().path.read_text()
+    assert full_and_empty.arrivals(text) == (64, 8)
     with pytest.raises(UsageError, match="no full and empty barriers"):
-        diagram.ring(TAKES, text=text.replace("v_empty", "v_read"))
-    with pytest.raises(UsageError, match="no loop over tiles"):
-        full_and_empty.program("")
+        full_and_empty.arrivals(text.replace("empty + slot", "read + slot"))
 
 
 def test_the_pipeline_s_frames_show_what_runs_beside_each_softmax():

@@ -4,9 +4,11 @@ import io
 import os
 
 import pytest
+import replaying
+from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from PIL import Image
-from rooflab.view import narrow, plot
+from rooflab.view import narrow, plot, style
 
 LONG = "the output head in FP16, launched as it is now"
 
@@ -105,6 +107,34 @@ def test_the_picture_comes_where_it_is_asked_for_alone(monkeypatch, capsys):
     plot.show(table, "a table of words")
     assert [narrow.MIME in data for data in shown] == [False, True, False]
     assert shown[0]["image/png"] == shown[1]["image/png"], "the first picture is the same"
+
+
+def test_where_a_figure_has_no_room_the_wide_picture_stays_and_nothing_is_said(monkeypatch, recwarn):
+    fig, ax = bars([1.0])
+    ax.annotate("as long as a sentence, and past the axes " * 3, (0.9, 0), annotation_clip=False)
+    assert narrow.picture(fig) is None
+    shown = []
+    monkeypatch.setattr(plot, "display", lambda data, raw: shown.append(data))
+    monkeypatch.setattr(narrow, "picture", lambda fig: None)
+    monkeypatch.setenv(narrow.ASKED, "1")
+    plot.show(bars([1.0])[0], "a caption")
+    assert narrow.MIME not in shown[0] and "image/png" in shown[0]
+    assert not recwarn.list
+
+
+def test_every_figure_of_the_lessons_has_room_on_a_phone(monkeypatch):
+    real, lay_out, room = narrow.picture, Figure.draw_without_rendering, []
+
+    def picture(fig):  # laid out, and not painted
+        with monkeypatch.context() as patched:
+            patched.setattr(Figure, "draw_without_rendering", lay_out)
+            patched.setattr(style, "png", lambda fig, scale: lay_out(fig) or b"laid out")
+            room.append((fig.get_suptitle() or fig.axes[0].get_title("left"), real(fig) is not None))
+
+    monkeypatch.setattr(narrow, "picture", picture)
+    monkeypatch.setenv(narrow.ASKED, "1")
+    replaying.replay("h200")
+    assert len(room) > 30 and not [title for title, fits in room if not fits]
 
 
 def test_what_was_wanted_of_a_report_is_not_wanted_after_it(monkeypatch):

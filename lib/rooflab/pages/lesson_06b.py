@@ -17,6 +17,7 @@ from rooflab.pages.lesson_06b_occupancy import blocks_an_sm as blocks_an_sm
 from rooflab.pages.lesson_06b_occupancy import busy_units as busy_units
 from rooflab.pages.lesson_06b_pace import drawing_tested as drawing_tested
 from rooflab.pages.lesson_06b_pace import four_changes as four_changes
+from rooflab.pages.lesson_06b_pace import pace_of_roles as pace_of_roles
 from rooflab.pages.lesson_06b_pace import pace_of_the_drawing as pace_of_the_drawing
 from rooflab.pages.lesson_06b_pace import ring_at_work as ring_at_work
 from rooflab.pages.lesson_06b_pace import roles_at_work as roles_at_work
@@ -32,7 +33,10 @@ from rooflab.pages.lesson_06b_rungs import worth_everywhere as worth_everywhere
 from rooflab.pages.lesson_06b_rungs import worth_of_slices as worth_of_slices
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display, explorer, page, plot
+from rooflab.view.diagram import columns, roles
 from rooflab.words import listed
+
+_IN_WORDS = {2: "two", 3: "three", 4: "four", 8: "eight"}
 
 
 def opening(here: Lab, every: Rows, width: int) -> Opening:
@@ -46,23 +50,45 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
     rows = same[same["seq"] == seq]
     own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"].sort_values("median_us")
     best, gpu = own.sort_values("median_us").iloc[0], here.run["gpu"]
-    answer = f"Several warps share it: each holds a slice of the {width} columns. {best['impl']} reaches "
-    answer += f"{best['tflop_s']:,.0f} TFLOP/s on the {gpu}"
+    answer = (
+        f"{_who_holds(best['impl'], width)}{best['impl']} reaches {best['tflop_s']:,.0f} TFLOP/s on the {gpu}"
+    )
     if "fp16_tensor" in here.roof:
         answer += f", {best['roof_fraction']:.0%} of the tensor cores' roof"
     if len(peers):
-        answer += f"; {peers_words(here, best, peers.iloc[0], others=False)}"
+        answer += f". It {peers_words(here, best, peers.iloc[0], others=False).removeprefix('it ')}"
     able = (
         "count the registers that decide how a wide head is split",
         "follow a ring of tiles between a producer and its consumers (warp specialisation)",
         "say why occupancy is a means and not a goal",
     )
-    heads = f"{study.HEADS}/{study.KV_HEADS} heads"
-    title, recorded = f"{width} wide, {seq} tokens, {heads}", here.roof.get("fp16_tensor")
+    heads = f"{study.HEADS} heads of queries, {study.KV_HEADS} of keys"
+    title, recorded = f"{width} wide, {seq:,} tokens, {heads}", here.roof.get("fp16_tensor")
     if recorded:
         roof = ("FP16 matrix", recorded.value, "TFLOP/s")
-        return answer + ".", able, page.ladder(rows, gpu, roof, title, y="tflop_s", order=page_order())
-    return answer + ".", able, bars(rows, list(rows["impl"]), gpu, title, y="tflop_s")
+        figure, caption = page.ladder(rows, gpu, roof, title, y="tflop_s", order=page_order())
+    else:
+        figure, caption = bars(rows, list(rows["impl"]), gpu, title, y="tflop_s")
+    told = " Black lines: the middle half of the samples." + " A peer is a library." * bool(len(peers))
+    return answer + ".", able, (figure, caption + told)
+
+
+def _who_holds(name: str, width: int) -> str:
+    """How a rung divides a head of `width` columns, as the begin of a sentence."""
+    if name not in study.rungs_for(width) or int(name.partition("_")[0]) < 7:  # without tiles of outputs
+        return "Of the rungs that do it "
+    share = columns.share_of(name, width)
+    if share.slices < 2:
+        return f"A {share.holder} can hold {width} columns: "
+    text = "Warpgroups (four warps each)" if share.threads > 32 else "Several warps"
+    text += (
+        f" share it: {_IN_WORDS.get(share.slices, share.slices)} hold {width // share.slices} columns of the "
+    )
+    text += "outputs each"
+    if share.scorers:
+        blocks = roles.roles_of(share.rung.path.read_text(encoding="utf-8")).cluster
+        text += f", one makes all scores, and {_IN_WORDS.get(blocks, blocks)} SMs share copies"
+    return f"{text}; so "
 
 
 def _narrower(every: Rows, width: int, gpu: str) -> Opening:
@@ -92,6 +118,12 @@ def registers_of_outputs(width: int, *names: str) -> diagram.Drawing | None:
 def slices_at_work(width: int) -> diagram.Drawing:
     """How rung 8's warps share a tile of keys."""
     return diagram.partial_scores(width)
+
+
+def halves_at_work(width: int) -> diagram.Drawing | None:
+    """How rung 10's warpgroups share a tile of keys, at a width that it does."""
+    name = "10_paired_warpgroups"
+    return diagram.partial_scores(width, name) if name in study.rungs_for(width) else None
 
 
 # Colours that a picture of few colours keeps apart, and apart from the peers' grey.
@@ -228,7 +260,7 @@ def above_the_roof(every: Rows, spec: Any) -> None:
             "Less power may explain it, which is not tested: most weights of a softmax are near zero, and "
         )
         text += "multiplying those draws less."
-    display.fold_parts(f"Why {most['impl']} can pass the matrix roof", [text])
+    display.fold_parts(f"What may let {most['impl']} pass the matrix roof", [text])
 
 
 def _not_asked(shown: Rows) -> str:

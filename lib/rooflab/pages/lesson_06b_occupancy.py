@@ -250,8 +250,8 @@ def _beside_the_clock(counted: Rows, every: Rows, here: Lab) -> list[Any]:
 
 
 def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
-    """Draw every rung's occupancy against its rate at a width, or at the widest that is recorded; what a
-    block takes, folded.
+    """Draw every rung's rate at a width, or at the widest that is recorded, by occupancy; what a block
+    takes, folded.
     """
     own = every[every["kind"].eq("own") & every["format"].eq("fp16")]
     width = width if own["head_dim"].eq(width).any() else int(own["head_dim"].max())
@@ -259,37 +259,40 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     budget = analysis.budgets(shape if len(shape) else every, (width,))
     budget["kib"] = budget["shared"] / 1024
     pair, told = _same_occupancy(budget), ""
-    title = "Occupancy against speed"
-    fig, ax = plot.figure("occupancy (% of an SM's 64 warps)", "TFLOP/s", title, ylog=True, height=3.4)
-    tensor, colour = _on_tensor_cores(budget), plot.COLOURS[0]
-    for rows, face, words in ((budget[tensor], colour, "tensor cores"), (budget[~tensor], "none", "without")):
-        if len(rows):
-            at = (100 * rows["occupancy"], rows["tflop_s"])
-            ax.plot(*at, plot.MARKERS[0], color=colour, markerfacecolor=face, label=words)
+    title = "Rungs by occupancy, and their speed"
+    drawn = budget.sort_values(["occupancy", "tflop_s"], ascending=[False, True], kind="stable")
+    fig, ax = plot.figure("TFLOP/s", title=title, height=1.1 + 0.21 * len(drawn))
+    plot.bars(ax, [_named(row) for _, row in drawn.iterrows()], drawn["tflop_s"], "TFLOP/s")
+    tensor = _on_tensor_cores(drawn)
+    for patch, on_tensor_cores in zip(ax.patches, tensor, strict=True):
+        if not on_tensor_cores:
+            patch.set_facecolor(plot.PEER_COLOUR)
     if pair:
         slow, fast = pair
-        ends = [(100 * row["occupancy"], row["tflop_s"]) for row in pair]
-        ax.annotate("", ends[1], ends[0], arrowprops={"arrowstyle": "->", "lw": 1.6, "color": "black"})
-        middle = (ends[0][0], (slow["tflop_s"] * fast["tflop_s"]) ** 0.5)
-        words = f"one occupancy, {fast['tflop_s'] / slow['tflop_s']:.1f} times the rate:\n"
-        words += f"from {slow['impl']} to {fast['impl']}"
-        beside = {"xytext": (8, 0), "textcoords": "offset points", "fontsize": 9, "va": "center"}
-        ax.annotate(words, middle, fontweight="bold", **beside)
-        told = f": at {slow['occupancy']:.0%}, {slow['impl']} has "
+        told = f": at {_share(slow['occupancy'])}, {slow['impl']} has "
         told += f"{slow['tflop_s']:,.0f} TFLOP/s and {fast['impl']} {fast['tflop_s']:,.0f}"
-    ax.set_xlim(0, min(100, 140 * budget["occupancy"].max()))
-    ax.margins(y=0.2)
-    ax.legend(fontsize=8.5, frameon=False)
     prompt = f"{width} wide" + (f", {_prompt(shape)}" if len(shape) else "")
-    plot.show(fig, f"{title} on {gpu}{told}. Prompt: {prompt}.")
+    grey = "" if tensor.all() else " Grey: without tensor cores."
+    plot.show(fig, f"{title} on {gpu}{told}.{grey} Prompt: {prompt}.")
     if budget.loc[budget["tflop_s"].idxmax(), "occupancy"] < budget["occupancy"].max():
         display.say(_not_the_goal(budget, pair))
     names = {"impl": "Rung", "threads": "Threads", "registers": "Registers a thread"}
     names |= {"kib": "Shared memory (KiB)", "blocks": "Blocks an SM", "occupancy": "Occupancy"}
     names |= {"limit": "Tightest limit", "tflop_s": "TFLOP/s"}
-    forms = {"kib": "{:.0f}", "occupancy": "{:.0%}", "tflop_s": "{:,.0f}"}
+    forms = {"kib": "{:.0f}", "occupancy": "{:.1%}", "tflop_s": "{:,.0f}"}
     parts = [*_registers_moved(list(budget["impl"])), (budget, names, forms, prompt)]
     display.fold_parts("What a block of every rung takes", parts)
+
+
+def _share(occupancy: float) -> str:
+    """An occupancy in percent: whole, or with a digit where it is not."""
+    return f"{round(100 * occupancy, 1):g}%"
+
+
+def _named(row: pd.Series) -> str:
+    """A rung with its occupancy, or with a word where that is not known."""
+    known = not pd.isna(row["occupancy"])
+    return f"{_share(row['occupancy']) if known else 'unknown'}: {row['impl']}"
 
 
 def _registers_moved(names: list[str]) -> list[str]:
@@ -333,7 +336,7 @@ def _not_the_goal(budget: Rows, pair: tuple[Any, Any] | None) -> str:
     text += "products and copies are another."
     if pair:
         slow, fast = pair
-        text += f" At {slow['occupancy']:.0%} {slow['impl']} has "
+        text += f" At {_share(slow['occupancy'])} {slow['impl']} has "
         text += f"{slow['tflop_s']:,.0f} TFLOP/s and {fast['impl']} {fast['tflop_s']:,.0f}."
     modern = budget[_on_tensor_cores(budget)]
     hopper = modern["impl"].isin(op.HOPPER)
@@ -341,9 +344,11 @@ def _not_the_goal(budget: Rows, pair: tuple[Any, Any] | None) -> str:
     if all(len(each) == 1 for each in shares):
         fewer, more = (each.pop() for each in shares)
         if (round(64 * fewer), round(64 * more)) == (8, 12):
-            text += f" {more:.0%} against {fewer:.0%} is three warpgroups, in Hopper's rungs, against two: "
-            text += "the third has a role of its own, copies or scores."
+            text += (
+                f" {_share(more)} against {_share(fewer)} is three warpgroups, in Hopper's rungs, against "
+            )
+            text += "two: the third has a role of its own, copies or scores."
     if not _on_tensor_cores(budget).all():
-        text += " Rungs without tensor cores (open marks) multiply with other instructions: they prove "
+        text += " Rungs without tensor cores (grey) multiply with other instructions: they prove "
         text += "nothing here."
     return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -120,19 +119,22 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
         display.say(f"**Test**: rung 9 with heads {_WIDTH} wide and {_TOKENS:,} tokens is not recorded here.")
         display.fold_parts("How the lengths are found", parts)
         return
-    text = f"**Test**: the drawing shows the order, and with {_TOKENS:,} tokens its lengths allow "
-    text += f"{found.drawn:.0f}% of the roof, "
+    text = (
+        f"**Test**: with {_TOKENS:,} tokens the drawing's lengths allow {found.drawn:.0f}% of the roof (its "
+    )
+    text += f"four tiles alone {_busy(takes, 4):.0f}%: start and end weigh more). Measured: "
+    text += f"{found.rung['tflop_s']:,.0f} TFLOP/s, {found.got:.0f}%. "
     if found.drawn >= _FAR * found.got:
-        text += f"not {found.got:.0f}%. What takes the rest is not known, nor what the "
+        text += "What takes the rest is not known, nor what the "
         text += "overlap alone is worth: the drawing's second order is not recorded as a kernel."
         if found.later is not None:
             text += " Rung 11, which copies otherwise and whose blocks stay, reaches "
             text += f"{float(found.later['roof_fraction']):.0%}."
         parts += [_left_out(here, found)]
     elif found.got > _FAR * found.drawn:
-        text += f"less than the {found.got:.0f}% measured: a length is too long."
+        text += "So a length is too long."
     else:
-        text += f"and {found.got:.0f}% was measured: they explain the rate."
+        text += "So the lengths explain the rate."
     display.say(text)
     display.fold_parts("How the lengths are found, and what they leave out", parts)
 
@@ -141,7 +143,7 @@ def _left_out(here: Lab, found: _Tested) -> str:
     """What may make rung 9 slower than the drawing, as far as it is known."""
     needs, most = found.rung["tflop_s"] / over_time.QUERIES * 1e3, over_time.rates(here)[0]
     text = f"With {_TOKENS:,} tokens a block has {found.tiles} tiles on average; the drawing's tensor cores "
-    text += f"are then busy {found.drawn:.0f}% of the time. Measured: {found.rung['tflop_s']:,.0f} TFLOP/s. "
+    text += f"are then busy {found.drawn:.0f}% of the time. "
     if needs * _FAR < most:
         text += f"It is not L2's rate: these copies take {needs:,.0f} of {most:,.0f} GB/s. "
     text += "Perhaps it is that a copier waits until its tile has arrived before it asks for the next, that "
@@ -157,22 +159,36 @@ def four_changes(here: Lab) -> diagram.Drawing:
 
 
 def ring_at_work(takes: over_time.Lengths) -> diagram.Drawing:
-    """The slots of rung 11's ring and their barriers, at the lengths of the drawing over time."""
-    own = full_and_empty.rung()
-    found = full_and_empty.source(own.path.read_text(encoding="utf-8"))
-    warps = found.empty.replace("GROUPS", str(own.with_defaults({})["GROUPS"])).split(" * ")
+    """The slots of rung 9's ring and their barriers, at the lengths of the drawing over time."""
+    found = full_and_empty.arrivals(over_time.rung().path.read_text(encoding="utf-8"))
     text = (
-        "**The ring** of the first change, barrier by barrier, with rung 9's lengths. A *full* barrier opens "
+        f"The same tiles in the ring. A *full* barrier opens at {found.full} arrivals, one from each thread "
     )
-    text += f"at {found.full} arrival, the copying thread's, once all bytes that it announced are there; an "
-    text += f"*empty* one at {math.prod(map(int, warps))}, one from each consumer warp."
+    text += f"that copies the tile; an *empty* one at {found.empty}, one from each consumer warp:"
     display.say(text)
     return diagram.ring(takes)
 
 
-def roles_at_work(here: Lab) -> diagram.Drawing:
-    """Rung 12's roles over time, on a lab's device."""
-    return diagram.warp_roles(roles.lengths(*over_time.rates(here)))
+def pace_of_roles(here: Lab) -> None:
+    """Say how long copies and products of a tile take where a block of 64 queries copies for itself."""
+    takes, tile = roles.lengths(*over_time.rates(here)), roles.ROWS_OF_A_TILE
+    copies, products = 2 * takes.copy, 2 * takes.product
+    kib = 4 * tile * roles.WIDTH / 1024
+    text = (
+        f"A tile of {tile} keys and its values, {roles.WIDTH} wide, are {kib:.0f} KiB. By rung 9's divisions "
+    )
+    text += f"a block's two copies take {copies:.2f} µs, and its two products, with {tile} queries, "
+    text += f"{products:.2f} µs"
+    if 1 / _FAR < copies / products < _FAR:
+        text += ": about equal."
+    else:
+        text += ": **copies set the pace.**" if copies > products else ": products set the pace."
+    display.say(text)
+
+
+def roles_at_work(here: Lab, shared: bool) -> diagram.Drawing:
+    """Rung 12's roles over time, on a lab's device, with the copies that two blocks share or without."""
+    return diagram.warp_roles(roles.lengths(*over_time.rates(here)), shared)
 
 
 def _worth_of_holding(here: Lab, found: roles.Roles) -> str:

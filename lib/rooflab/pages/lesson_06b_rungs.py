@@ -84,7 +84,8 @@ def _rate_said(every: Rows, width: int, first: str | None, second: str) -> str:
         before = float(rows.loc[first, "tflop_s"])
         text += f", {row['tflop_s'] / before:.2f} times the {before:,.0f} of rung {first.partition('_')[0]}"
     if row["roof_fraction"] > 1:
-        text += ". That is above the roof, which is what a library's product reached (why, is folded below)"
+        text += ". That is above the roof, which is what a library's product reached (what may explain it is "
+        text += "under *Measured: every width*)"
     return text
 
 
@@ -146,6 +147,8 @@ def a_warp_ahead() -> None:
         said += (
             "**In rung 13 one runs in each step: while one warp takes its softmax, the other multiplies.**"
         )
+    if apart.full[1] + 1 < qk1 and apart.empty[0] + 1 < at["softmax", 1]:
+        said += " Warp 0 finds *full* and *empty* open: they opened at least a step before it came."
     display.say(said.strip())
     text = "In the lower drawing:\n\n"
     text += f"- Step {at['QK', 0]}: scores of tile 0 (QK0).\n"

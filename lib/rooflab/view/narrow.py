@@ -6,6 +6,7 @@ in the place of the first one on a narrow window (rooflab.book.site).
 
 import os
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
+from rooflab.view import style
 from rooflab.view.ticks import figure_of
 
 ASKED = "ROOFLAB_NARROW"  # environment: set to anything where narrow pictures are wanted
@@ -38,6 +40,19 @@ def wanted() -> Iterator[None]:
             del os.environ[ASKED]
         else:
             os.environ[ASKED] = before
+
+
+def picture(fig: Figure) -> bytes | None:
+    """The figure as a phone shows it, as PNG bytes; `fig` itself is changed. None where its axes would have
+    no room left: the page then keeps the wide picture, and never shows a warning of the layout.
+    """
+    with style.context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", message="constrained_layout not applied")
+        try:
+            return style.png(narrowed(fig), 2)  # a phone's pixels are small
+        except UserWarning:
+            return None
 
 
 def narrowed(fig: Figure) -> Figure:

@@ -400,9 +400,9 @@ def show(fig: Figure, caption: str) -> None:
         raise UsageError("Every figure needs a caption; compute one with plot.caption(...).")
     shown = {"image/png": base64.b64encode(png(fig)).decode(), "text/plain": caption}
     if os.environ.get(narrow.ASKED) and fig.get_gid() != narrow.WIDE:
-        with style.context():
-            narrow.narrowed(fig)
-        shown[narrow.MIME] = base64.b64encode(png(fig, 2)).decode()  # a phone's pixels are small
+        for_a_phone = narrow.picture(fig)
+        if for_a_phone:
+            shown[narrow.MIME] = base64.b64encode(for_a_phone).decode()
     display(shown, raw=True)
     print(caption)
 

@@ -144,13 +144,14 @@ def partial_scores(width: int, name: str = "8_head_dim_slices") -> Drawing:
     spans = [(k * columns, (k + 1) * columns - 1) for k in range(share.slices)]
     rows = [
         ("1. columns of Q, K", [f"{a} to {b}" for a, b in spans]),
-        ("2. Q times K", [f"partial scores {k}" for k in range(share.slices)]),
+        ("2. Q times K", [f"partial scores {k + share.producers}" for k in range(share.slices)]),
         ("3. sum, softmax", [f"P of {queries} queries" for _ in spans]),
         ("4. P times V", [f"O: {a} to {b}" for a, b in spans]),
     ]
     between = ["", "all partial scores, through shared memory", "all of P, through shared memory"]
     for k in range(share.slices):
-        canvas.text(left + (k + 0.5) * part, 12, f"{share.holder} {k}", svg.SMALL, "middle", bold=True)
+        who = f"{share.holder} {k + share.producers}"
+        canvas.text(left + (k + 0.5) * part, 12, who, svg.SMALL, "middle", bold=True)
     y = 20.0
     for step, (label, cells) in enumerate(rows):
         canvas.text(0, y + 21, label, svg.SMALL)
@@ -167,9 +168,10 @@ def partial_scores(width: int, name: str = "8_head_dim_slices") -> Drawing:
             y += 4
     groups = tile_of(share.rung, width, _ARCH).get("GROUPS", 1)
     warps = counted(share.slices, share.holder)
-    size = f"a block: {counted(groups, 'such group')} of {warps}, "
+    of = f"{counted(groups, 'such group')} of {warps}" if groups > 1 else warps
+    size = f"a block: {of}{' and one that only copies' * share.producers}, "
     size += f"{counted(groups * share.queries, 'query', 'queries')}, "
-    size += f"{groups * share.slices * share.threads} threads"
+    size += f"{(groups * share.slices + share.producers) * share.threads} threads"
     canvas.text(left + wide / 2, y + 18, size, svg.SMALL, "middle")
     says = f"For {share.queries} queries and a tile of keys {counted(share.slices, share.holder)} multiply "
     says += (

@@ -83,12 +83,10 @@ def simulate(
     stages: int,
     takes: Lengths,
     pieces: int = 1,
-    ahead: bool = False,
 ) -> Run:
     """Run the consumer's steps beside a producer that copies item after item, K and V of tile after tile,
-    each as soon as its slot of 2 `stages` is empty, and with `ahead` asks for the next before this one has
-    arrived. Of several `pieces` of work, of `tiles` each, the producer begins the next while the consumers
-    still have the one before.
+    each as soon as the one before has arrived and its slot of 2 `stages` is empty. Of several `pieces` of
+    work, of `tiles` each, the producer begins the next while the consumers still have the one before.
     """
     run = Run(stages)
     slots, now, tensor, copier = 2 * stages, 0.0, 0.0, 0.0
@@ -101,7 +99,7 @@ def simulate(
             before = each - slots
             if before >= 0 and before not in run.empty:
                 raise UsageError(f"Item {each} waits for a slot that item {before} never leaves.")
-            run.free[each] = run.claimed.get(each - 1, 0.0) if ahead else copier
+            run.free[each] = copier
             run.claimed[each] = max(run.free[each], run.empty.get(before, 0.0))
             start = max(copier, run.claimed[each])
             run.full[each] = start + takes.copy

@@ -17,6 +17,7 @@ from rooflab.ops.attention_tiles import tile_of
 from rooflab.view.diagram import over_time, svg
 from rooflab.view.diagram.over_time import Bar, Lengths
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing, single
+from rooflab.words import counted
 
 RUNG, WIDTH = "12_warp_specialised", 512
 ROWS_OF_A_TILE = 64  # queries of a block, and keys of a tile
@@ -216,44 +217,41 @@ def busy(run: Run) -> tuple[float, float]:
     return end, run.multiplied / end
 
 
-def warp_roles(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing:
-    """Who does what over time in a block of the rung, and below if its cluster did not share copies."""
+def warp_roles(takes: Lengths, shared: bool = True, tiles: int = 4, text: str | None = None) -> Drawing:
+    """Who does what over time in a block of the rung, whose cluster shares copies, or as if each of its
+    blocks copied for itself; both on one scale.
+    """
     roles = roles_of(rung().path.read_text(encoding="utf-8") if text is None else text)
-    runs = [
-        (
-            f"{roles.cluster} blocks share the copies of K and V",
-            simulate(roles, tiles, takes),
-        )
-    ]
-    runs += [("Each block copies for itself", simulate(roles._replace(cluster=1), tiles, takes))]
-    last, canvas, left = max(busy(run)[0] for _, run in runs), Canvas(), 108.0
-    unit, y, said = (svg.WIDTH - left - 4) / last, 0.0, []
-    for title, run in runs:
-        canvas.text(0, y + 12, title, bold=True)
-        y, top = y + 20, y + 20
-        for name in ROWS:
-            canvas.text(0, y + 16, name, svg.SMALL)
-            boxes = [(left, y, last * unit, 24.0, "", NONE)]
-            for bar in run.bars:
-                if bar.row == name:
-                    fill = {"QK": BLUE, "PV": SKY, "softmax": AMBER}.get(bar.what, GREY)
-                    label = bar.what if fill == GREY else "" if fill == AMBER else f"{bar.what}{bar.tile}"
-                    wide = (bar.end - bar.start) * unit
-                    boxes.append((left + bar.start * unit, y, wide, 24.0, label, fill))
-            canvas.boxes(boxes)
-            y += 28 if name == ROWS[0] else 42
-        for t in range(tiles):  # P is handed over, between the two lower rows
-            x = left + run.events["P", t] * unit
-            canvas.line([(x, top + 53), (x, top + 69)], 1.4, end="arrow")
-            beside = (x + 4, "start") if t == tiles - 1 else (x - 4, "end")
-            canvas.text(beside[0], top + 66, f"P{t}", svg.SMALL, beside[1])
-        end, share = busy(run)
-        y -= 14
-        canvas.text(left, y + 8, f"{end:.1f} µs; tensor cores busy {share:.0%} of it", svg.SMALL)
-        y += 26
-        said.append(f"{title}: {end:.1f} µs, tensor cores busy {share:.0%}")
-    says = f"{tiles} tiles of {WIDTH} columns. {'. '.join(said)}. Warpgroup 0 makes scores (QK) and their "
-    says += "softmax (amber) and hands P over; warpgroups 1 and 2 add P times V to the outputs. Lengths are "
-    says += f"arithmetic: copy {takes.copy:.2f} µs for a block alone, product {takes.product:.2f}, softmax "
-    says += f"{takes.softmax:.2f} µs."
-    return single("One warpgroup makes scores, two hold the outputs", says, canvas)
+    both = [simulate(roles._replace(cluster=blocks), tiles, takes) for blocks in (1, roles.cluster)]
+    last, canvas, left, run = max(busy(each)[0] for each in both), Canvas(), 108.0, both[shared]
+    unit, y = (svg.WIDTH - left - 4) / last, 0.0
+    for name in ROWS:
+        canvas.text(0, y + 16, name, svg.SMALL)
+        boxes = [(left, y, last * unit, 24.0, "", NONE)]
+        for bar in run.bars:
+            if bar.row == name:
+                fill = {"QK": BLUE, "PV": SKY, "softmax": AMBER}.get(bar.what, GREY)
+                label = bar.what if fill == GREY else "" if fill == AMBER else f"{bar.what}{bar.tile}"
+                wide = (bar.end - bar.start) * unit
+                boxes.append((left + bar.start * unit, y, wide, 24.0, label, fill))
+        canvas.boxes(boxes)
+        y += 28 if name == ROWS[0] else 42
+    for t in range(tiles):  # P is handed over, between the two lower rows
+        x = left + run.events["P", t] * unit
+        canvas.line([(x, 53), (x, 69)], 1.4, end="arrow")
+        beside = (x + 4, "start") if t == tiles - 1 else (x - 4, "end")
+        canvas.text(beside[0], 66, f"P{t}", svg.SMALL, beside[1])
+    end, share = busy(run)
+    canvas.text(left, y - 6, f"{end:.1f} µs; tensor cores busy {share:.0%} of it", svg.SMALL)
+    title = (
+        f"{counted(roles.cluster, 'block')} share the copies of K and V"
+        if shared
+        else "Each block copies for itself"
+    )
+    says = (
+        f"{tiles} tiles of {WIDTH} columns: {end:.1f} µs, tensor cores busy {share:.0%}. Warpgroup 0 makes "
+    )
+    says += "scores (QK) and their softmax (amber) and hands P over; warpgroups 1 and 2 add P times V to the "
+    says += f"outputs. Lengths are arithmetic: copy {takes.copy:.2f} µs for a block alone, product "
+    says += f"{takes.product:.2f}, softmax {takes.softmax:.2f} µs."
+    return single(title, says, canvas)

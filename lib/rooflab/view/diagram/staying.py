@@ -120,6 +120,8 @@ def _who_copies() -> tuple[Canvas, str]:
         canvas.text(264, y + 63, words, svg.SMALL, "end")
         said.append(f"{name}: {threads} thread{'s' * (threads > 1)}, {copies:,} copies for a tile of each.")
         y += 74
+    words = f"drawn: {macros['KEYS']} keys and values, {macros['HEAD_DIM']} wide"
+    canvas.text(264, y + 3, words, svg.SMALL, "end")
     return canvas, " ".join(said)
 
 
@@ -152,7 +154,8 @@ def _blocks_live(takes: over_time.Lengths) -> tuple[Canvas, str]:
         canvas.text(left, y + 29, f"{_PIECES} pieces of work in {last:.1f} µs", svg.SMALL)
         said.append(f"{name[0].upper()}{name[1:]}: {_PIECES} pieces take {last:.1f} microseconds.")
         y += 38
-    canvas.text(left, y + 10, "light: first piece, dark: second", svg.SMALL)
+    wide = own.with_defaults({})["HEAD_DIM"]
+    canvas.text(0, y + 10, f"light: first piece, dark: second; {wide} wide", svg.SMALL)
     return canvas, " ".join(said)
 
 

@@ -5,6 +5,7 @@ import os
 
 import pytest
 import replaying
+import shares
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from PIL import Image
@@ -122,7 +123,8 @@ def test_where_a_figure_has_no_room_the_wide_picture_stays_and_nothing_is_said(m
     assert not recwarn.list
 
 
-def test_every_figure_of_the_lessons_has_room_on_a_phone(monkeypatch):
+def test_figures_of_the_lessons_have_room_on_a_phone(monkeypatch):
+    """Of a share of the lessons; ROOFLAB_ALL_KERNELS=1 takes all."""
     real, lay_out, room = narrow.picture, Figure.draw_without_rendering, []
 
     def picture(fig):  # laid out, and not painted
@@ -133,8 +135,8 @@ def test_every_figure_of_the_lessons_has_room_on_a_phone(monkeypatch):
 
     monkeypatch.setattr(narrow, "picture", picture)
     monkeypatch.setenv(narrow.ASKED, "1")
-    replaying.replay("h200")
-    assert len(room) > 30 and not [title for title, fits in room if not fits]
+    replaying.replay("h200", sorted({*shares.thinned(replaying.lessons(), 8), "06b_wide"}))
+    assert len(room) > 8 and not [title for title, fits in room if not fits]
 
 
 def test_what_was_wanted_of_a_report_is_not_wanted_after_it(monkeypatch):

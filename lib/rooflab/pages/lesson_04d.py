@@ -91,9 +91,8 @@ def _elsewhere(loop: Rows, kernels: Rows) -> str:
     gain = float(kernels["fp16"] / kernels["fused"])
     if not (1 in loop.index and loop[1] < 1 < gain):
         return ""
-    return (
-        f"On the source's laptop the same kernel, alone, is {gain:.2f} times as fast as FP16 for one token."
-    )
+    text = f"On the source's laptop the same kernel, alone, is {gain:.2f} times as fast as FP16 for one "
+    return text + "token. Why the loop loses there its published times cannot tell."
 
 
 def _above(gains: dict[str, Any]) -> str:
@@ -294,8 +293,8 @@ def _both_longer(one_shape: Rows) -> str:
     if not longer["fp16"] > 1.02 * longer["fused"]:
         return ""
     text = f" For {counted(int(both[-1]), 'token')}, cached, the event clock's time is {longer['fused']:.1f} "
-    text += f"times the graph clock's for the loop, {longer['fp16']:.1f} times for FP16: so its gain is the "
-    text += "higher."
+    text += f"times the graph clock's for the loop, {longer['fp16']:.1f} times for FP16, so the event clock "
+    text += "shows INT4 the higher gain."
     return text
 
 
@@ -308,8 +307,9 @@ def _cache(one_shape: Rows) -> str:
     text = (
         "**Cache**: for one token, weights from DRAM instead of L2 change the gain by the graph clock from "
     )
-    text += f"{warm['gain']:.2f} to {cold['gain']:.2f}"
-    return text + (": FP16, with more bytes, loses more time." if shares[0] < shares[1] else ".")
+    text += f"{warm['gain']:.2f} to {cold['gain']:.2f}. FP16 goes from {warm['fp16']:.1f} to "
+    text += f"{cold['fp16']:.1f} µs, the loop from {warm['fused']:.1f} to {cold['fused']:.1f}"
+    return text + (": FP16, with more bytes, loses more." if shares[0] < shares[1] else ".")
 
 
 def _repeated(here: Lab, drawn: Any, first: float, each: int) -> str:

@@ -193,7 +193,9 @@ def _draw_builds(here: Lab, drawn: Any, rows: Rows, found: Rows, least: Any) -> 
         f"{title}, on {here.run['gpu']}, {plot.dates(rows)}. A line joins the points of one build; columns: "
     )
     over = (rows.set_index("batch")["median_us"] / least).dropna()
-    said += f"its token columns, TOKENS. {over.min():.2f} to {over.max():.2f} times the bound."
+    said += "its token columns, TOKENS."
+    if len(over):
+        said += f" They take {over.min():.2f} to {over.max():.2f} times the bound."
     plot.show(fig, said)
 
 

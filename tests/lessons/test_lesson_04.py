@@ -297,16 +297,13 @@ def test_every_timed_rung_is_gated_and_no_peer_is_missing(h200):
     assert {study.TINYGEMM, "humming", "gemlite"} <= set(rows["impl"])
 
 
-def test_a_shape_that_no_peer_takes_is_named_beside_the_others(monkeypatch):
-    shown: list[str] = []
-    monkeypatch.setattr(lesson_04c_peers.display, "say", shown.append)
-    tables: list[pd.DataFrame] = []
-    monkeypatch.setattr(lesson_04c_peers.display, "table", lambda frame, *_: tables.append(frame))
+def test_a_shape_that_no_peer_takes_is_named_beside_the_others():
     rows = pd.DataFrame({"n": [4096, 4096, 12345], "k": 4096, "batch": 1})
     rows["who"], rows["median_us"] = ["ours", "humming", "ours"], [10.0, 12.0, 30.0]
-    lesson_04c_peers.against_peers(rows, [(4096, 4096), (12345, 4096)], [1, 8])
-    assert "at 1 of 1 points" in shown[0]
-    assert tables[0]["b1"].tolist() == ["1.20", "no peer"] and tables[0]["b8"].tolist() == ["no peer"] * 2
+    said, (table, *_) = lesson_04c_peers.against_peers(rows, [(4096, 4096), (12345, 4096)], [1, 8])
+    assert "at 1 of 1 points" in said
+    assert table["b1"].tolist() == ["1.20", "no peer"] and table["b8"].tolist() == ["no peer"] * 2
+    assert lesson_04c_peers.against_peers(rows[::2], [(4096, 4096)], [1])[0] == "", "no peer"
 
 
 def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains():
@@ -320,6 +317,7 @@ def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains
     gains.loc[(28672, 8192), 256] = 1.0
     assert lesson_04c_stops.stops(gains)["ahead"].tolist() == ["1 token", "96 tokens"]
     assert lesson_04c_stops.stops_in_short(gains).endswith("on the best of them up to 96.")
+    assert lesson_04c_stops.ahead_in_short(gains) == "INT4 is ahead on all 2 shapes timed up to 1 token."
     assert lesson_04c_stops.stops(gains[[1]])["ahead"].tolist() == ["1 token, the most timed"] * 2
     assert lesson_04c_stops.stops(gains[[96]])["ahead"].tolist() == ["nowhere", "96 tokens, the most timed"]
     assert lesson_04c_stops.stops(gains[:0]).empty and lesson_04c_stops.stops_in_short(gains[:0]) == ""
@@ -371,7 +369,8 @@ def test_what_sharing_is_worth_is_said_by_the_times(h200, monkeypatch):
     lesson_04c_rungs.read_once_explained(wide, rungs, 132, 1.98)
     assert "At 8 tokens sharing the weights is 2.0 times as fast: 320 µs become 160." in shown[0]
     assert "each token after 2 tokens costs rung 6 another 18.3 µs" in shown[0]
-    assert "on all CUDA cores explain 7.0 of them" in shown[0] and "x another 2.0; 9.3 are left" in shown[0]
+    assert "explain 7.0 of them (28,672 × 8,192 ÷ (132 SMs × 128 a clock × 1.98 GHz)), " in shown[0]
+    assert "x another 2.0 (7.0 × (1/4 + 1/32): each serves 4 rows); 9.3 are left" in shown[0]
     assert (
         "Predicted: the budget is spent at 4 tokens. Measured: rung 6 takes 2.0 times the bound at 2 tokens"
         in (shown[0])
@@ -407,19 +406,18 @@ def test_work_that_grows_is_named_by_the_counters():
     assert lesson_04c_measured._by_column(most[1:]) == ""
 
 
-def test_the_most_tokens_are_set_beside_their_bound_too():
+def test_whether_tokens_are_free_is_answered_by_the_times():
     us, least = pd.Series({1: 32.0, 32: 43.0, 64: 55.0}), pd.Series({1: 26.0, 32: 26.0, 64: 40.0})
-    said = lesson_04c_measured._at_most(us, least, 1, 32)
-    assert (
-        said
-        == "For 64: 1.54 predicted, 1.72 measured, nearer to its bound (1.38 times it, against 1.65 at 32). "
+    step = lesson_04c_measured.Step(16, 24, 1.16, 1.02)
+    answered = lesson_04c_measured.answered
+    assert answered(us, least, 1, 32, step) == (
+        "**Nearly, but in steps: 32 tokens take 1.34 times as long as 1 (predicted: 1.00).** "
+        "64 take 1.72 times as long (predicted: 1.54). "
     )
-    assert "further from its bound" in lesson_04c_measured._at_most(us * [1, 0.7, 1], least, 1, 32)
-    assert (
-        lesson_04c_measured._at_most(us, least, 1, 64)
-        == lesson_04c_measured._at_most(us[:2], least, 1, 32)
-        == ""
-    )
+    assert answered(us, least, 1, 32, None).startswith("**Nearly: 32")
+    assert answered(us * [1, 0.75, 1], least, 1, 32, step).startswith("**Yes: 32")
+    assert answered(us, least, 1, 64, step).startswith("**No: 64 tokens take 1.72")
+    assert answered(us[1:], least, 1, 32, step) == ""
 
 
 def test_a_step_in_time_is_laid_to_the_build_only_where_a_build_s_own_tokens_cost_less():

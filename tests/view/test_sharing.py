@@ -67,6 +67,8 @@ def test_slots_over_time_fill_the_measured_times_and_overlap_as_the_sources_do()
             for other in by["multiply"]
         )
         assert meet == (at > 0), "rung 9 unpacks and multiplies in turn, the others at a time"
+        gaps = block_at_work.gaps(pieces)
+        assert (len(gaps) == 3) == (at > 0), "once a slot where unpacking overlaps, at each piece where not"
         assert bool(by["wait"]) == bool(by["order"]) == (at < 2), "rung 11 has no barrier and no orders"
 
 

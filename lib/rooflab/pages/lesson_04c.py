@@ -10,7 +10,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, named_facts
 from rooflab.pages.lesson_04c_bounds import bound_us, by_shape, crossings_of, free_up_to
 from rooflab.pages.lesson_04c_measured import two_op_over_fp16
-from rooflab.pages.lesson_04c_stops import gains_of, stops_in_short
+from rooflab.pages.lesson_04c_stops import ahead_in_short, gains_of, stops_in_short
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot
 from rooflab.words import counted, listed
@@ -28,12 +28,15 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     last, gpu = us.index[-1], here.run["gpu"]
     answer = f"For {drawn[0]:,} × {drawn[1]:,} weights on the {gpu}, read once for all tokens, {last} tokens "
     answer += f"take {us[last] / us.iloc[0]:.1f} times as long as {us.index[0]}"
+    more = last / us.index[0] * us.iloc[0] / us[last]  # tokens a second
+    if more > 1.1:
+        answer += f" ({more:.{0 if more >= 10 else 1}f} times the tokens a second)"
     if ours["impl"].iloc[0] != ours["impl"].iloc[-1]:
         answer += ", each with the kernel that suits it"
     if len(gain):
         answer += f". There INT4 is {_fast(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
         answer += f"{_fast(gain.iloc[-1])} at {gain.index[-1]}"
-    answer += f". {stops_in_short(gains_of(here, shapes, batches))}"
+    answer += f". {ahead_in_short(gains_of(here, shapes, batches))}"
     able = (
         "predict up to how many tokens a product stays memory-bound",
         "write a kernel that reads its weights once for several tokens",

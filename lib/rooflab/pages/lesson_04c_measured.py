@@ -36,8 +36,10 @@ _WAITS = {
 }
 
 
-def gated_points(shapes: list[Any], batches: list[Any], here: Lab, rungs: Any) -> tuple[Rows, dict[str, Any]]:
-    """Say how near the points come to the allowed error; the rows and the names of contestants."""
+def gated_points(
+    shapes: list[Any], batches: list[Any], here: Lab, rungs: Any
+) -> tuple[Rows, dict[str, Any], str]:
+    """Name who is over the allowed error; the rows, contestants' names, and how near each comes to it."""
     cases = [c for n, k in shapes for c in study.batches(n, k, batches, here.sized)]
     rows = here.measure("int4", cases)
     rows["who"] = rows["impl"].where(rows["kind"] != "own", "ours")
@@ -53,40 +55,7 @@ def gated_points(shapes: list[Any], batches: list[Any], here: Lab, rungs: Any) -
         display.say(text.strip())
     lines = [f"{c.Index}: {counted(c.points, 'output')}, at most {c.most:.2f}" for c in judged.itertuples()]
     lines += [f"not installed on that machine: {', '.join(absent)}"] if absent else []
-    display.fold_parts("How exact each has to be, and is", [_ALLOWED, "\n".join(f"- {one}" for one in lines)])
-    return rows, titles
-
-
-def times_by_batch(
-    drawn: Any, rows: Rows, some: list[Any], gpu: str, read_roof: float, peak: float | None
-) -> None:
-    """Draw the time of each contestant by batch above the bound of INT4."""
-    title = f"Time of a {drawn[0]:,} × {drawn[1]:,} product, and its bound"
-    one = rows[(rows["n"] == drawn[0]) & (rows["k"] == drawn[1])]
-    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=4)
-    for who in ("ours", "FP16 cuBLAS", "humming", "tinygemm", "two-op"):
-        side = one[one["who"] == who]
-        if len(side):
-            plot.series(ax, side["batch"], *plot.band(side, "median_us"), label=who)
-    batches = sorted(set(one["batch"]))
-    least = [bound_us(*drawn, batch, "int4_g128", read_roof, peak) for batch in batches]
-    plot.series(ax, batches, least, label="INT4 bound", colour=plot.ROOF_COLOUR)
-    ax.set_xticks(some, some)
-    ax.set_ylim(bottom=0.75 * min(least, default=1.0))
-    plot.round_ticks(ax)
-    plot.label_ends(ax)
-    ours = one[one["who"] == "ours"].set_index("batch")["median_us"]
-    over = (ours / pd.Series(least, index=batches)).dropna()
-    said = f"{title} on {gpu}, {plot.dates(one)}."
-    if len(over):
-        said += f" Ours takes {over.min():.2f} to {over.max():.2f} times the bound."
-    plot.show(fig, said)
-    slow = two_op_over_fp16(rows)
-    if len(slow):
-        display.say(
-            f"Unpacking first (two-op) takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16, "
-            "over all shapes: it writes FP16 weights and reads them again."
-        )
+    return rows, titles, f"{_ALLOWED}\n\n" + "\n".join(f"- {one}" for one in lines)
 
 
 def two_op_over_fp16(rows: Rows) -> Any:
@@ -146,54 +115,88 @@ def largest_step(found: Rows, free: int) -> Step | None:
     return Step(*ends, float(steps[at]), float(early["within"].max()))
 
 
-def how_time_grows(here: Lab, drawn: Any, shapes: list[Any], batches: list[Any], table: Rows) -> Step | None:
-    """Say how our time grows up to the tokens that the bound has nearly free, beside the bound in `table`,
-    and whether within a build or from one build to the next; each build, folded; the largest step.
+def how_time_grows(
+    here: Lab,
+    drawn: Any,
+    shapes: list[Any],
+    batches: list[Any],
+    table: Rows,
+    roofs: tuple[float, float | None],
+) -> Step | None:
+    """Answer whether more tokens are free, by our time beside the bound in `table`; draw it by build beside
+    the bound by `roofs`, reading and peak; each build, folded; the largest step.
     """
-    free, least = free_up_to(table)[0], table.set_index("batch")["ours"]
+    free, bound = free_up_to(table)[0], table.set_index("batch")["ours"]
     rows = _picks(here, drawn, batches)
-    us, first = rows.set_index("batch")["median_us"], least.index[0]
-    text = ""
-    if {first, free} <= set(us.index) and free > first:
-        text += f"**Predicted for {free} tokens: {least[free] / least[first]:.2f} times the time of {first}. "
-        text += f"Measured: {us[free] / us[first]:.2f} times.** "
-        text += _at_most(us, least, first, free)
-    if len(rows) < 3:
-        display.say(text + "Too few numbers of tokens were timed here to tell where time grows.")
+    us, first = rows.set_index("batch")["median_us"], bound.index[0]
+    found = _builds(rows) if len(rows) > 2 else rows[:0]
+    step = largest_step(found, free) if len(found) else None
+    text = answered(us, bound, first, free, step)
+    if found.empty:
+        display.say(f"{text}Too few numbers of tokens were timed here to tell where time grows.".strip())
         return None
-    found = _builds(rows)
-    step = largest_step(found, free)
     if step is None:
-        display.say(f"{text}No step between builds costs more than 5% up to {counted(free, 'token')}.")
+        text += f"No step between builds costs more than 5% up to {counted(free, 'token')}."
     else:
-        text += "A build has a number of token columns, its constant TOKENS; the dispatcher picks the build "
-        text += (
-            f"by the number of tokens. Up to {free} the largest step is from {step.before} to {step.after} "
-        )
-        text += f"tokens, {step.ratio:.2f} times"
-        if grows_by_builds(step):
-            text += f"; within a build time grows {step.within:.2f} times at most. **So on this shape time "
-            text += "grows from build to build, hardly within one**"
-        display.say(f"{text}. {_on_all(here, shapes, batches, free)}".strip())
+        text += f"The largest step up to {free} tokens is from {step.before} to {step.after}: "
+        text += f"{step.ratio:.2f} times"
+        text += f"; within a build time grows {step.within:.2f} times at most." if step.within > 0 else "."
+    display.say(text)
+    least = {batch: bound_us(*drawn, batch, "int4_g128", *roofs) for batch in batches}
+    _draw_builds(here, drawn, rows, found, pd.Series(least))
     found["tokens"] = _spans(found, "start", "end", "{:.0f}")
     found["took"] = _spans(found, "us", "most", "{:.1f}")
     names = {"tokens": "Tokens timed", "rung": "Rung", "columns": "TOKENS", "took": "Time (µs)"}
     names |= {"within": "Last ÷ first", "step": "First ÷ last of the build before"}
     forms = {"columns": "{:.0f}", "within": "{:.2f}", "step": "{:.2f}"}
-    title = f"Each build that the dispatcher picks, {_named(drawn)} on {here.run['gpu']}"
-    display.table(found, names, forms, title, folded=True)
+    others = _on_all(here, shapes, batches, free)
+    display.fold_parts("Each build in numbers", [*([others] if others else []), (found, names, forms)])
     return step
 
 
-def _at_most(us: Any, least: Any, first: int, free: int) -> str:
-    """The same of the most tokens, and whether they are nearer to their bound than those nearly free."""
-    last = int(least.index[-1])
-    if last not in us.index or last == free:
+def answered(us: Any, bound: Any, first: int, free: int, step: Step | None) -> str:
+    """Whether tokens are free: our time at `free` and at the most tokens over that at the fewest, beside what
+    the bound predicts; nothing where they were not timed.
+    """
+    if not {first, free} <= set(us.index) or free <= first:
         return ""
-    text = f"For {last}: {least[last] / least[first]:.2f} predicted, {us[last] / us[first]:.2f} measured"
-    over, then = us[free] / least[free], us[last] / least[last]
-    near = "nearer to its bound" if then < over else "further from its bound"
-    return f"{text}, {near} ({then:.2f} times it, against {over:.2f} at {free}). "
+    grown, last = us[free] / us[first], int(bound.index[-1])
+    word = "Yes" if grown < 1.05 else "Nearly" if grown < 1.5 else "No"
+    word += ", but in steps" if word == "Nearly" and step and grows_by_builds(step) else ""
+    text = f"**{word}: {free} tokens take {grown:.2f} times as long as {first}"
+    text += f" (predicted: {bound[free] / bound[first]:.2f}).** "
+    if last in us.index and last != free:
+        text += f"{last} take {us[last] / us[first]:.2f} times as long "
+        text += f"(predicted: {bound[last] / bound[first]:.2f}). "
+    return text
+
+
+def _draw_builds(here: Lab, drawn: Any, rows: Rows, found: Rows, least: Any) -> None:
+    """Draw our time by tokens, a line for each build, named at its first point, beside the bound."""
+    title = f"Time of a {_named(drawn)} product, by build"
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, height=3.4)
+    for build in found.itertuples():
+        side = rows[rows["batch"].between(build.start, build.end)]
+        line = plot.series(ax, side["batch"], *plot.band(side, "median_us"), label="_")
+        name = f"rung {build.rung}, {build.columns:.0f} columns" if build.columns == build.columns else ""
+        style = {"fontsize": 8.5, "fontweight": "bold", "color": line.get_color()}
+        right = build.start > 8
+        at = (build.end if right else build.start, build.most if right else build.us)
+        off, ha = ((-4, 6), "right") if right else ((0, -15 if build.Index % 2 else 8), "left")
+        ax.annotate(name, at, off, textcoords="offset points", ha=ha, **style)
+    plot.series(ax, least.index, least, label="INT4 bound", colour=plot.ROOF_COLOUR).set_marker("")
+    ax.set_ylim(0, 1.15 * max(rows["median_us"].max(), least.max()))
+    ticks = [batch for batch in least.index if batch.bit_count() == 1]
+    ax.set_xticks(ticks, [str(tick) for tick in ticks])
+    plot.label_ends(ax)
+    said = (
+        f"{title}, on {here.run['gpu']}, {plot.dates(rows)}. A line joins the points of one build; columns: "
+    )
+    over = (rows.set_index("batch")["median_us"] / least).dropna()
+    said += "its token columns, TOKENS."
+    if len(over):
+        said += f" They take {over.min():.2f} to {over.max():.2f} times the bound."
+    plot.show(fig, said)
 
 
 def _spans(found: Rows, first: str, last: str, form: str) -> list[str]:
@@ -211,6 +214,8 @@ def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free
     if most.empty:
         display.say("**Why is not known:** Nsight Compute could not count here.")
         return most
+    if grown := _grown(most, free):
+        display.say(grown)
     title = f"How long each unit is busy, {most['shape'].iloc[0]}"
     fig, ax = plot.figure("µs", title=title, height=1.3 + 0.5 * len(most))
     style = {"color": "#1A1A1A", "linestyle": "--", "linewidth": 1.8, "zorder": 4, "label": "the kernel"}
@@ -226,9 +231,6 @@ def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free
         f"{said}Tensor cores multiply all TOKENS columns of a build, empty ones too."
         + _under_nsight(here, most),
     )
-    for line in (_grown(most, free), _by_column(most), _stepped(most, step), _below_bound(here, most)):
-        if line:
-            display.say(line)
     names = {"shape": "n × k", "batch": "Tokens", "us": "Time (µs)", "dram_pct": "DRAM busy %"}
     names |= {
         "tensor_pct": "Tensor busy %",
@@ -240,9 +242,9 @@ def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free
         "us": "{:.1f}",
         "each": "{:.1f}",
     }
-    notes = [line for line in (_waits_do_not_tell(most, free),) if line]
-    title = "Every shape that was counted, and what else the counters say"
-    display.fold_parts(title, [*notes, (seen, names, forms)])
+    notes = (_by_column(most), _stepped(most, step), _below_bound(here, most), _waits_do_not_tell(most, free))
+    title = "What else the counters say, and every shape that was counted"
+    display.fold_parts(title, [*filter(None, notes), (seen, names, forms)])
     return most
 
 
@@ -253,7 +255,9 @@ def _under_nsight(here: Lab, most: Rows) -> str:
     ratio = (most.set_index("batch")["us"] / us).dropna()
     if ratio.empty:
         return ""
-    return f" Under it a kernel takes {ratio.min():.2f} to {ratio.max():.2f} times its time above."
+    return (
+        f" Under it a kernel of this shape takes {ratio.min():.2f} to {ratio.max():.2f} times its time above."
+    )
 
 
 def _below_bound(here: Lab, most: Rows) -> str:
@@ -289,8 +293,8 @@ def _on_all(here: Lab, shapes: list[Any], batches: list[Any], free: int) -> str:
     if early.empty or early["within"].isna().all() or early["step"].isna().all():
         return ""
     return (
-        f"Over all {len(found)} shapes a build's own tokens cost up to {early['within'].max():.2f} times, a "
-        f"change of build up to {early['step'].max():.2f}."
+        f"Over all {len(found)} shapes time grows up to {early['within'].max():.2f} times within a build, "
+        f"up to {early['step'].max():.2f} times from one build to the next."
     )
 
 
@@ -333,20 +337,21 @@ def _grown(most: Rows, free: int) -> str:
         return ""
     a, b = early.iloc[0], early.iloc[-1]
     last = int(b["batch"])
-    units = [f"from {a[unit]:.1f} to {b[unit]:.1f} for {_the(unit)}" for unit in _UNITS]
     grown = [unit for unit in _UNITS if b[unit] > 1.1 * a[unit]]
-    text = f"From {int(a['batch'])} to {last} tokens the kernel's time under Nsight Compute goes from "
-    text += f"{a['us']:.1f} to {b['us']:.1f} µs. Busy times go {listed(units)}. "
+    text = ""
     if grown:
-        text += f"**So from end to end the work that grows is that of {listed(map(_the, grown))}"
-        text += ", not memory's.** " if "memory" not in grown else ".** "
+        text = f"**From {int(a['batch'])} to {last} tokens the work that grows is that of "
+        text += f"{listed(map(_the, grown))}"
+        if "memory" not in grown:
+            text += f", not memory's (busy for {a['memory']:.1f} and {b['memory']:.1f} µs)"
+        text += ".** "
     busy = b[list(_UNITS)].astype(float)
     if busy.max() > 0.9 * b["us"]:
         return f"{text}At {last} tokens one is busy nearly all the time, so it limits: {busy.idxmax()}."
     text += f"At {last} tokens none is busy all the time"
     if busy.sum() > b["us"]:
         text += f". Perhaps they overlap only in part (their sum is {busy.sum():.1f} µs), so that work added "
-        text += "to one adds time: **the counters allow this reason, they do not prove it**"
+        text += "to one adds time; the counters do not prove it"
     return f"{text}."
 
 
@@ -357,8 +362,10 @@ def _waits_do_not_tell(most: Rows, free: int) -> str:
         return ""
     if early["memory"].iloc[-1] > 1.1 * early["memory"].iloc[0]:
         return ""
+    at = list(early["batch"][early["waits"] == "memory"])
     return (
-        "Warps wait for memory most, though its work does not grow. That tells neither way: data can be on "
+        f"At {listed(map(str, at))} tokens of this shape warps wait for memory most, though its work does "
+        "not grow. That tells neither way: data can be on "
         "the way while DRAM has time to spare, and DRAM can be busy while warps wait for results."
     )
 

@@ -10,18 +10,39 @@ from rooflab import claims
 from rooflab.analysis import states
 from rooflab.lab import Lab
 from rooflab.pages import Rows
+from rooflab.pages.lesson_04c_measured import two_op_over_fp16
 from rooflab.studies import int4 as study
 from rooflab.view import display
 from rooflab.words import counted, listed
 
 
-def against_peers(rows: Rows, shapes: list[Any], some: list[Any]) -> None:
-    """Say at how many points ours is ahead of its peers; how many times as fast as the fastest, folded."""
+def beside_others(here: Lab, rows: Rows, shapes: list[Any], some: list[Any], gpu: str, exact: str) -> None:
+    """Behind one line: ours against its peers, rested and sustained, and the goals; how exact all are."""
+    title, parts = "Other INT4 kernels, a burst against a sustained run, and the goals", list[Any]()
+    text, faster = against_peers(rows, shapes, some)
+    reached, board = _goals(here, rows, gpu, shapes)
+    display.say(f"{text} {reached}".strip())
+    if text:
+        parts.append(faster)
+    slow = two_op_over_fp16(rows)
+    if len(slow):
+        parts.append(
+            f"Unpacking first (two-op) takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16, "
+            "over all shapes: it writes FP16 weights and reads them again."
+        )
+    parts.append(_states_compared(here, gpu))
+    display.fold_parts(title, [*parts, *board, f"**How exact each has to be, and is.** {exact}"])
+
+
+def against_peers(rows: Rows, shapes: list[Any], some: list[Any]) -> tuple[str, Any]:
+    """At how many points ours is ahead of its peers, and a table of how many times as fast as the fastest;
+    no words without a peer.
+    """
     times = rows.pivot(index=["n", "k", "batch"], columns="who", values="median_us")
     peers = [c for c in times if c not in ("ours", "FP16 cuBLAS", "two-op")]
     ahead = (times[peers].min(axis=1) / times["ours"]).dropna()
     if ahead.empty:
-        return
+        return "", None
     table = pd.DataFrame({"shape": [f"{n:,} × {k:,}" for n, k in shapes]})
     for b in some:
         each = [ahead.get((n, k, b)) for n, k in shapes]
@@ -33,21 +54,19 @@ def against_peers(rows: Rows, shapes: list[Any], some: list[Any]) -> None:
     text += f"{listed([name for name in seen if name not in few]) or 'any peer'} at {(ahead > 1).sum()} of "
     text += f"{len(ahead)} points (a shape at a number of tokens), at "
     text += f"{ahead.min():.2f} to {ahead.max():.2f} times the speed of the fastest."
-    display.say(text)
-    title = "How many times as fast as the fastest peer"
-    display.table(table, names, {}, title, True)
+    return text, (table, names, {}, "How many times as fast as the fastest peer")
 
 
-def states_compared(here: Lab, gpu: str) -> None:
-    """Show, folded, the duel with the fastest peer, rested and sustained."""
+def _states_compared(here: Lab, gpu: str) -> Any:
+    """The duel with the fastest peer, rested and sustained."""
     both = states.duels(display.power_rows(here, "int4"), "int4")
     title = "Speed of ours over the fastest recorded peer's, in a burst and sustained (part 00b)"
     title += f", {gpu}; timed in runs of its own, so not the times above"
-    display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
+    return both, states.DUEL, states.DUEL_FORMATS, title
 
 
-def goals(here: Lab, rows: Rows, gpu: str, shapes: list[Any]) -> None:
-    """Show, folded, the floors and aims that were set before the kernels, and how many were reached."""
+def _goals(here: Lab, rows: Rows, gpu: str, shapes: list[Any]) -> tuple[str, list[Any]]:
+    """How many floors and aims that were set before the kernels were reached, and each."""
     square = [c for c in here.cases("int4") if (c.n, c.k) == study.SQUARE]
     squared = here.measure("int4", square) if square else rows[:0]
     goals = claims.select("04c_batch", source=claims.COURSE)
@@ -61,8 +80,8 @@ def goals(here: Lab, rows: Rows, gpu: str, shapes: list[Any]) -> None:
     names = {"group": "Kind", "what": "What", "bars": "Asked"}
     names |= {"measured": "Reached", "met": "Met"}
     board["bars"] = board["bars"].str.replace(" ", "\u00a0")
-    title = f"Goals set before the kernels were written: {listed(counts)} met on {gpu}"
+    said = f"Goals set before the kernels were written: {listed(counts)} met on {gpu}."
     alone = f"{study.SQUARE[0]:,} × {study.SQUARE[1]:,} is timed for one goal alone; it is none of this "
     alone += "page's shapes."
     notes = [alone] if study.SQUARE not in shapes else []
-    display.fold_parts(title, [*notes, (board, names, {})])
+    return said, [*notes, (board, names, {}, "Goals set before the kernels were written")]

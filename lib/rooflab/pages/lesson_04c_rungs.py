@@ -87,8 +87,9 @@ def read_once_explained(wide: Rows, rungs: Any, sms: int, ghz: float) -> None:
         text += f"Even so, each token after {counted(first, 'token')} costs rung 6 another {more:.1f} µs. "
         rows = rungs[5].defines["ROWS"]
         least = adds * (1 + 1 / rows + 1 / (8 * rows))
-        text += f"By arithmetic, multiply-adds on all CUDA cores explain {adds:.1f} of them, conversions "
-        text += f"and loads of x another {least - adds:.1f}"
+        text += f"By arithmetic, multiply-adds on all CUDA cores explain {adds:.1f} of them ({n:,} × {k:,} ÷ "
+        text += f"({sms} SMs × 128 a clock × {ghz:.2f} GHz)), conversions and loads of x another "
+        text += f"{least - adds:.1f} ({adds:.1f} × (1/{rows} + 1/{8 * rows}): each serves {rows} rows)"
         if more > 1.2 * least:
             text += f"; {more - least:.1f} are left unexplained"
         text += ". "
@@ -201,8 +202,9 @@ def _behind(whole: Rows) -> str:
         return ""
     return (
         f"**At {listed(slow)} {'token' if slow == [1] else 'tokens'} rung 10 is slower than rung 9.** It "
-        f"always scales every weight; up to {SUMS_SCALED} tokens rungs 9 and 11 scale only the sums "
-        "(*What is scaled*, folded below)."
+        "always scales every weight. Scale × (sum of codes × x) is sum of (scale × codes) × x, so up to "
+        f"{SUMS_SCALED} tokens rungs 9 and 11 scale a group's sum once instead (*What is scaled*, folded in "
+        "the next section)."
     )
 
 

@@ -86,6 +86,14 @@ def stops_in_short(gains: Rows) -> str:
     return f"{text}, on the best of them up to {max(ends)}."
 
 
+def ahead_in_short(gains: Rows) -> str:
+    """Up to how many tokens INT4 is ahead of FP16 on every shape, or else what `stops_in_short` says."""
+    ends = [end for end, _ in _ends(gains).values()]
+    if len(ends) < 2 or not min(ends):
+        return stops_in_short(gains)
+    return f"INT4 is ahead on all {len(ends)} shapes timed up to {counted(min(ends), 'token')}."
+
+
 def _ends(gains: Rows) -> dict[Any, tuple[int, int | None]]:
     """By shape, the last number of tokens up to which INT4 is ahead, 0 for none, and the first at which it is
     not, or None.
@@ -248,15 +256,30 @@ def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple
     return source, beyond
 
 
-def where_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
-    """Say on how many shapes FP16 is faster at the most tokens, and how far ours and FP16 are from their
-    bounds on the shape that falls behind first and on the one ahead longest; every point, folded.
-    """
+def conclusion(beyond: Rows) -> None:
+    """Say on how many shapes FP16 is faster at the most tokens, and where it is first."""
     if beyond.empty:
         return
     at = beyond["batch"].max()
     last = beyond[beyond["batch"] == at]
-    text = f"**At {at} tokens FP16 is faster on {(last['gain'] < 1).sum()} of {len(last)} shapes.**"
+    text = f"At {at} tokens FP16 is faster on {(last['gain'] < 1).sum()} of {len(last)} shapes"
+    for row in _first_behind(beyond).itertuples():
+        text += f"; first on {row.shape}, at {row.batch}"
+    display.say(f"**{text}.**")
+
+
+def _first_behind(beyond: Rows) -> Rows:
+    """The point at which ours falls behind first, or nothing."""
+    return beyond[beyond["gain"] < 1].sort_values(["batch", "gain"], kind="stable").head(1)
+
+
+def why_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
+    """Say how far ours and FP16 are from their bounds on the shape that falls behind first and on the one
+    ahead longest; every point, folded.
+    """
+    if beyond.empty:
+        return
+    at, text = beyond["batch"].max(), ""
     columns = {
         "shape": "n × k",
         "batch": "Tokens",
@@ -275,12 +298,13 @@ def where_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
             "over": "Ours ÷ its bound",
         }
         forms |= dict.fromkeys(("possible", "fp16_over", "over"), "{:.2f}")
-        first = table[table["gain"] < 1].sort_values(["batch", "gain"], kind="stable").head(1)
+        first = _first_behind(table)
         most = table[(table["batch"] == at) & (table["gain"] > 1)].sort_values("gain").tail(1)
         peak = source.roof["fp16_tensor"].value
         text += "".join(f" {_fallen(row)}" for row in first.itertuples())
         text += "".join(f" {_ahead(row, peak)}" for row in most.itertuples())
-    display.say(text)
+    if text:
+        display.say(text.strip())
     title = f"Every point beyond 64 tokens, on {source.run.gpu}"
     display.table(table, columns, forms, title, folded=True)
 
@@ -307,8 +331,7 @@ def _beside_bounds(beyond: Rows, source: Lab, shapes: list[Any]) -> Rows:
 def _fallen(row: Any) -> str:
     """The point at which ours falls behind first, beside its bounds."""
     return (
-        f"The first to fall behind is {row.shape}, at {row.batch} tokens: the ratio of the bounds is "
-        f"{row.possible:.2f}, but "
+        f"On {row.shape} the ratio of the bounds is {row.possible:.2f} at {row.batch} tokens, but "
         f"ours takes {row.over:.2f} times its bound and FP16 {row.fp16_over:.2f} times its own."
     )
 

@@ -97,10 +97,18 @@ def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str 
     measured = len(us) == len(rungs) and all(a > b > 0 for a, b in zip(us, us[1:], strict=False))
     times = tuple(us) if measured else _EXAMPLE
     ways = [way_of(rung) for rung in rungs]
-    canvas, left, y, said = Canvas(), 82.0, 0.0, list[str]()
+    canvas, left, said = Canvas(), 82.0, list[str]()
+    heads = (
+        f"{_SLOTS} slots stand for all that a warp or warpgroup multiplies; the first is already full.",
+        "a: tensor cores wait for the first piece of a slot; other warpgroups may use them.",
+    )
+    for k, line in enumerate(heads):
+        canvas.text(0, 11 + 15 * k, line, svg.SMALL)
+    y = 15.0 * len(heads) + 8
     unit, meets = (svg.WIDTH - left - 2) / times[0], (times[1] - times[2]) / _SLOTS
     for k, (rung, way, whole) in enumerate(zip(rungs, ways, times, strict=True)):
         number, does = rung.name.partition("_")[0], "wgmma" if way.together > 1 else "mma"
+        does += ", TMA" if way.engine else ""
         who = "warpgroup" if way.together > 1 else "warp"
         takes = f": {whole:.1f} µs" if measured else ""
         canvas.text(0, y + 12, f"Rung {number}, {does}{takes}", bold=True)
@@ -112,6 +120,9 @@ def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str 
             for p in pieces
             for fill in (_FILLS[p.what],)
         )
+        for gap in gaps(pieces) if way.overlaps else ():
+            middle = left + (gap.start + gap.end) / 2 * unit
+            canvas.text(middle, top + 20 * _LANES.index(gap.lane) + 12, "a", svg.SMALL, "middle")
         if not way.barrier:
             canvas.text(left, top + 72, "no wait of the whole block", svg.SMALL)
         ends = left + whole * unit
@@ -123,28 +134,29 @@ def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str 
         parts += ", unpacks while its products run" if way.overlaps else ", unpacks and multiplies in turn"
         said.append(f"Rung {number}, a {who}{takes}: {parts}")
         y = top + 96
-    _axis(canvas, left, y, unit, times[0] if measured else 0.0)
-    y = _key(canvas, y + 22)
+    canvas.line([(left, y), (svg.WIDTH - 2, y)], 1.0, end="arrow")
+    canvas.text(0, y + 4, "time", svg.SMALL)
+    y = _key(canvas, y + 14)
     lengths = f"Measured: how long each row is{whose and f' ({whose})'}." if measured else "Not measured."
     notes = (
         lengths,
-        f"Schematic: what is in it, for a warp or warpgroup of many, and {_SLOTS} slots for all of them;",
-        "unpacking is drawn as long as multiplying.",
+        "Schematic: what is in it; unpacking is drawn as long as multiplying.",
     )
     for k, line in enumerate(notes):
         canvas.text(0, y + 12 + 15 * k, line, svg.SMALL)
-    return single("Rungs 9 to 11 over time", f"{'. '.join(said)}. {' '.join(notes)}", canvas)
+    return single(
+        "Rungs 9 to 11 over time", f"{heads[0]} {'. '.join(said)}. {' '.join((heads[1], *notes))}", canvas
+    )
 
 
-def _axis(canvas: Canvas, left: float, y: float, unit: float, last: float) -> None:
-    """The axis of time that all rows share; without numbers where `last` is 0."""
-    canvas.line([(left, y), (svg.WIDTH - 2, y)], 1.0, end="arrow")
-    canvas.text(0, y + 4, "time", svg.SMALL)
-    if not last:
-        return
-    every = next((step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500) if last / step <= 6), 1000)
-    for tick in range(0, int(last) + 1, every):
-        canvas.text(left + tick * unit, y + 14, f"{tick} µs", svg.SMALL, "middle")
+def gaps(pieces: Sequence[Piece]) -> list[Piece]:
+    """When the tensor cores have nothing to multiply because the first piece of a slot is being unpacked."""
+    busy = [p for p in pieces if p.what == "multiply"]
+    return [
+        Piece("tensor cores", "idle", p.start, p.end)
+        for p in pieces
+        if p.what == "unpack" and all(p.end <= b.start + 1e-9 or b.end <= p.start + 1e-9 for b in busy)
+    ]
 
 
 def _key(canvas: Canvas, y: float) -> float:

@@ -96,10 +96,10 @@ def x_beside_weights(rungs: Sequence[Rung], tokens: Sequence[int] = (1, 16)) -> 
             said.append(f"{name}: x adds {ratio:.0%}")
             y += 28
         y += 8
-    canvas.text(0, y + 10, "Weights come from DRAM, each to one block; % of their bytes.", svg.SMALL)
+    canvas.text(0, y + 10, "Weights of a block = 100%; DRAM gives each to one block.", svg.SMALL)
     canvas.text(0, y + 26, "x comes from L2, all of it to every block; DRAM gives it to L2 once.", svg.SMALL)
     says = f"To the bytes of a block's weights, from DRAM: {'; '.join(said)}, from L2."
-    return single("What a block reads: its weights once, and all of x", says, canvas)
+    return single("x as a share of a block's weights", says, canvas)
 
 
 def weights_of_a_lane(lane: int = 5, rows: pd.DataFrame | None = None) -> Drawing:

@@ -164,8 +164,8 @@ def _price(table: Rows) -> str:
         text += (
             f" **On {row.title} all that should be saved is missing**: overlap saves {row.overlap:.1f} µs a "
             f"layer, the other parts should save {row.due:.1f}; {row.lost:.1f} are missing, so the fused way "
-            f"loses {-row.saved:.1f}. Before you change a chain's kernels for the sake of overlap, time old and "
-            "new ones by plain launches."
+            f"loses {-row.saved:.1f}. Before you change a chain's kernels for the sake of overlap, time "
+            "old and new ones by plain launches."
         )
     return text
 
@@ -245,8 +245,9 @@ def _chart(table: Rows, gpu: Any) -> None:
     plot.show(
         fig,
         f"{caption}, {gpu}. Upper bar: what should be saved; overlap is measured, the other parts are "
-        "estimated. Black: the saving measured. Orange, missing: estimated minus measured, most likely the price of "
-        "different kernels. The hand-overs behind “two sums” overlap as well, so a little may count twice."
+        "estimated. Black: the saving measured. Orange, missing: estimated minus measured, most likely the "
+        "price of different kernels. The hand-overs behind “two sums” overlap as well, so a little may "
+        "count twice."
         if table["overlap"].notna().any()
         else f"{caption}, {gpu}. Black mark and number: the measured saving. The parts are estimated.",
     )

@@ -132,7 +132,7 @@ def _ledger(rows: Rows, row: Rows) -> None:
     parts = " + ".join(f"{PARTS[of][0]} {_signed(row[of])}" for of in ("sums", "launches", "head"))
     lines += [(f"Expected without overlap: {parts}", np.nan, row["due"]), *ends]
     table = pd.DataFrame(lines, columns=["line", "token", "saved"])
-    columns = {"line": "", "token": "A token (µs)", "saved": f"Saved in each of {layers} layers (µs)"}
+    columns = {"line": "Line", "token": "A token (µs)", "saved": f"Saved in each of {layers} layers (µs)"}
     forms = {"line": "", "token": "{:,.0f}", "saved": "{:.1f}"}
     display.table(table, columns, forms, f"{row.name}: what the fused way saves, and what it should save")
 

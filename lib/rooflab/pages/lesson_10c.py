@@ -10,7 +10,7 @@ import pandas as pd
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import NEAR, SOURCES, Opening, Rows, lesson_10, lesson_10b, one_line, spread
+from rooflab.pages import SOURCES, Opening, Rows, lesson_10, lesson_10b, lesson_10c_memory, one_line, spread
 from rooflab.studies import links, split
 from rooflab.view import display, plot
 from rooflab.view.diagram import handovers
@@ -64,15 +64,15 @@ def opening(rows: Rows, here: Lab) -> Opening:
     by = found.set_index(["title", "impl"])
     fused = found[(found["impl"] == split.FUSED) & found["gain"].notna()]
     large, least = (fused.loc[at(fused["gain"])] for at in (pd.Series.idxmax, pd.Series.idxmin))
-    apart = by["gain"].get((large["title"], split.SEPARATE), np.nan)
     answer = (
-        f"Of {large['title']} two {gpu}s make {large['tok_s']:,.0f} tokens a second where one makes "
-        f"{by.loc[large['title'], links.ALONE]['tok_s']:,.0f}, {large['gain']:.2f} times as many"
+        f"Of {large['title']} two {gpu}s make {large['tok_s']:,.0f} tokens a second by {WAYS[split.FUSED]} "
+        f"where one makes {by.loc[large['title'], links.ALONE]['tok_s']:,.0f}, {large['gain']:.2f} times as "
+        "many."
     )
-    answer += f" ({apart:.2f} with a kernel for each sum)." if apart == apart else "."
-    answer += f"{_main(rows)}{_decides(by['gain'])}{_for_nothing(rows)}"
     if len(fused) > 1:
         answer += f" {least['title']} gains least, {least['gain']:.2f} times."
+    answer += f"{_main(rows)}{_decides(rows)}{_for_nothing(rows)}"
+    answer += lesson_10c_memory.needs(rows, here.run_of("split"))
     able = (
         "say what a launch that overlaps the one before it hides, and measure it",
         "move a sum over GPUs into the kernel that needs it, and count the launches that this spares",
@@ -98,39 +98,52 @@ def a_layer(rows: Rows) -> Rows:
 
 
 def _main(rows: Rows) -> str:
-    """What overlap hides of a layer, beside how long layers take by plain launches."""
+    """What overlap hides of a layer."""
     table = a_layer(rows)
     hidden = (table["plain"] - table["fused"]).dropna()
     if hidden.empty or hidden.min() <= 0:
         return ""
-    whole = table["plain"].dropna()
-    return (
-        f" Overlap hides {hidden.min():.1f} to {hidden.max():.1f} µs of a layer; without it layers take "
-        f"{whole.min():.0f} to {whole.max():.0f}."
-    )
+    return f" Overlap hides {_range(hidden, '.1f')} µs of a layer."
 
 
-def _decides(gains: Rows) -> str:
-    """The model that overlap alone brings from below one GPU's speed farthest above it."""
-    by = gains.unstack("impl")
+def _decides(rows: Rows) -> str:
+    """The models that overlap alone brings from below one GPU's speed above it, and whether their layers are
+    the shortest.
+    """
+    by = tokens(rows).pivot_table("gain", "title", "impl", sort=False)
     if not {split.FUSED_PLAIN, split.FUSED} <= set(by):
         return ""
     turned = by[(by[split.FUSED_PLAIN] < 1) & (by[split.FUSED] > 1)]
     if turned.empty:
         return ""
-    row = turned.loc[turned[split.FUSED].idxmax()]
-    text = f" That decides for {row.name}, by the same kernels: {row[split.FUSED_PLAIN]:.2f} times one GPU's "
-    return f"{text}speed without it, {row[split.FUSED]:.2f} with it."
+    us = a_layer(rows)["plain"]
+    rest = us.drop(turned.index).dropna()
+    short = ""
+    if len(rest) and us[turned.index].max() < rest.min():
+        short = f", where layers are shortest ({_range(us[turned.index], '.0f')} µs)"
+    return (
+        f" That decides for {listed(turned.index)}{short}: without overlap two GPUs are "
+        f"slower than one, {_range(turned[split.FUSED_PLAIN], '.2f')} times its speed; with it they are "
+        "faster."
+    )
 
 
 def _for_nothing(rows: Rows) -> str:
-    """The models on which overlap hides time and the fused way is no faster all the same."""
+    """The models on which the fused way's kernels cost as much as overlap hides, or more."""
     table = a_layer(rows)
     lost = table[(table["plain"] > table["fused"]) & (table["fused"] >= table["separate"])]
     if lost.empty:
         return ""
-    text = f" But it needs other kernels: with them {listed(lost.index)} {'is' if len(lost) == 1 else 'are'} "
-    return f"{text}no faster than with a kernel for each sum."
+    slower = listed(f"{one / two - 1:.0%}" for one, two in zip(lost["plain"], lost["separate"], strict=True))
+    return (
+        f" The price shows on {listed(lost.index)}: without overlap the fused way is {slower} slower than a "
+        "kernel for each sum, and overlap hides no more than that."
+    )
+
+
+def _range(values: Any, form: str) -> str:
+    """The ends of some values, or the one number that both are."""
+    return " to ".join(dict.fromkeys(f"{end:{form}}" for end in (values.min(), values.max())))
 
 
 def _alone(found: Rows) -> set[str]:
@@ -158,8 +171,8 @@ def _chart(found: Rows, gpu: Any) -> Any:
     )
     lost = [name for name in dict.fromkeys(found["title"]) if name not in names]
     untimed = f" Without bars, as one GPU was not timed: {listed(lost)}." if lost else ""
-    ways = "Sums by our kernel or by NCCL, NVIDIA's library: a kernel for each sum. The fused way: launches "
-    ways += "overlap, and norms make the sums."
+    ways = "Sums by our kernel or by NCCL, NVIDIA's library: a kernel for each sum. The fused way: overlap, "
+    ways += "fewer launches and half the output head, with different kernels for products and attention."
     return fig, f"{caption}, {gpu}, {plot.dates(shared)}: {told}. Dashed: one GPU.{untimed} {ways}"
 
 
@@ -207,10 +220,11 @@ def predicted(rows: Rows) -> None:
     said, least = _gain_by(found, "predicted_us"), _least_by(found)
     if len(said):
         display.say(
-            f"**Promised at most: {said.min():.2f} to {said.max():.2f} times one GPU's speed** by "
-            f"{WAYS[split.FUSED]}, if overlap hides every launch and one GPU keeps to its bound. **At "
-            f"least**, if it hides none of the {launched()[1]} launches of a layer, at "
-            f"{links.LAUNCH_US:g} µs each: {least.min():.2f} to {least.max():.2f}. {_left_out(found)}"
+            f"**Estimate if all launches are hidden: {said.min():.2f} to {said.max():.2f} times one GPU's "
+            f"speed** by {WAYS[split.FUSED]}. **Estimate if no launches are hidden: {least.min():.2f} to "
+            f"{least.max():.2f}**, with {launched()[1]} launches a layer at {links.LAUNCH_US:g} µs each. "
+            "Neither is a limit: both assume that weights arrive at the datasheet's bandwidth, on one GPU as "
+            f"on two, and leave out what else kernels do. {_left_out(found)}"
         )
     for name, part in found.groupby("title", sort=False):
         by = part.set_index("impl")["predicted_us"]
@@ -226,7 +240,7 @@ def predicted(rows: Rows) -> None:
     columns = {"title": "Model", "alone": "One GPU (µs)"}
     columns |= {"apart": f"Two, {WAYS[split.SEPARATE]} (µs)", split.SEPARATE: "Its sums (µs)"}
     columns |= {"fused": f"Two, {WAYS[split.FUSED]} (µs)", split.FUSED: "Its sums (µs) "}
-    columns |= {"said": "Gain, most promised", "least": "Least promised"}
+    columns |= {"said": "Gain if all launches are hidden", "least": "If none are"}
     forms = {"title": "", **dict.fromkeys(list(columns)[1:], "{:,.0f}")}
     forms |= dict.fromkeys(("said", "least"), "{:.2f}")
     caption = "Bounds of a token, before anything was measured"
@@ -257,7 +271,7 @@ def measured(rows: Rows) -> None:
     short["said"], short["got"] = (_gain_by(found, of).reindex(short.index) for of in TIMES)
     short["least"] = _least_by(found).reindex(short.index)
     columns = {"title": "Model", "alone": "One GPU"} | {impl: f"Two, {says}" for impl, says in WAYS.items()}
-    columns |= {"least": "Gain, least promised", "said": "Most promised", "got": "Measured"}
+    columns |= {"least": "Gain if no launches are hidden", "said": "If all are", "got": "Measured"}
     columns |= {"share": "Bound ÷ time"}
     forms = {"title": "", **dict.fromkeys(("alone", *WAYS), "{:,.0f}"), "share": "{:.0%}"}
     forms |= dict.fromkeys(("least", "said", "got"), "{:.2f}")
@@ -330,13 +344,14 @@ def _promised(found: Rows) -> str:
         return ""
     low, high = both.index[both["got"] < both["least"]], both.index[both["got"] > both["said"]]
     text = (
-        f"\n\n**Verdict**: the measured gain lies between the least and the most promised for "
+        f"\n\n**Verdict**: the measured gain lies between the two estimates for "
         f"{len(both) - len(low) - len(high)} of {len(both)} models."
     )
-    text += f" {listed(high)} gain{'s' * (len(high) == 1)} more than the most promised." if len(high) else ""
+    if len(high):
+        text += f" {listed(high)} gain{'s' * (len(high) == 1)} more than if all launches were hidden."
     if len(low):
-        text += f" {listed(low)} stay{'s' * (len(low) == 1)} below the least, so launches do not explain all "
-        text += "that is missing there."
+        text += f" {listed(low)} gain{'s' * (len(low) == 1)} less than if no launches were hidden. So there "
+        text += "something else costs time, such as products that read below the datasheet's bandwidth."
     return text
 
 
@@ -356,89 +371,3 @@ def baselines(rows: Rows, here: Lab) -> None:
     if runs := lesson_10b.two_runs(here):
         lines.append(runs)
     display.fold_items("Over which one GPU gains are, and how two runs of it differ", lines)
-
-
-def prompt_table(rows: Rows) -> None:
-    """Prompts on one GPU and on two, predicted and measured, and one prompt's bound worked out; folded."""
-    found = prompts(rows)
-    found["who"] = ["one GPU" if impl == links.ALONE else "two" for impl in found["impl"]]
-    found["share"] = found["predicted_us"] / found["median_us"]
-    text = _sum_of_a_prompt(found)
-    columns = {"title": "Model", "seq": "Tokens", "who": "On", "predicted_us": "Bound (ms)"}
-    columns |= {"median_us": "Median (ms)", "share": "Share of the bound", "tok_s": "Tokens a second"}
-    columns |= {"gain": "Times one GPU's speed"}
-    found = found.assign(predicted_us=found["predicted_us"] / 1e3, median_us=found["median_us"] / 1e3)
-    forms = {"seq": "{:,.0f}", "predicted_us": "{:,.1f}", "median_us": "{:,.1f}", "share": "{:.0%}"}
-    forms |= {"tok_s": "{:,.0f}", "gain": "{:.2f}"}
-    shown: tuple[Any, ...] = (found, columns, forms)
-    display.fold_parts(
-        "Prompts on one GPU and on two, and a bound worked out", [*filter(None, [text]), shown]
-    )
-
-
-def _sum_of_a_prompt(found: Rows) -> str:
-    """The bound of the first prompt on two GPUs, worked out; "" without one."""
-    mine = found[(found["impl"] == links.NCCL) & found["predicted_us"].notna()]
-    if mine.empty:
-        return ""
-    row = mine.iloc[0]
-    shape, seq = model_shapes.get(str(row["model"])), int(row["seq"])
-    size = 2 * shape.hidden * seq
-    sent = links.crossing("all_reduce", links.NCCL, size, 2)
-    each, sums = split.sum_us(links.NCCL, size, 2), 2 * shape.layers
-    wire = sent / links.SHEET_GB_S / 1e3
-    return (
-        f"Worked out for {row['title']}, {seq:,} tokens: a sum's {seq:,} rows × {shape.hidden:,} numbers × 2 "
-        f"bytes are {sent / 1e6:.1f} MB, which a GPU sends once and which take {wire:.1f} µs at "
-        f"the datasheet's {links.SHEET_GB_S:.0f} GB/s. With {each - wire:.1f} µs for the launch and "
-        f"{links.crossings('all_reduce', links.NCCL)} crossings a sum is {each:.1f} µs; {sums} sums are "
-        f"{sums * each / 1e3:.1f} ms, half of the FLOPs {(row['predicted_us'] - sums * each) / 1e3:.1f} ms, "
-        f"together {row['predicted_us'] / 1e3:.1f} ms."
-    )
-
-
-def prompts_held(rows: Rows, gpu: Any) -> None:
-    """Draw the predicted and the measured gain of a second GPU for prompts, and say whether they agree."""
-    found, lines = prompts(rows), []
-    for (name, seq), part in found.groupby(["title", "seq"], sort=False):
-        mine = part.set_index("impl")
-        if not {links.ALONE, links.NCCL} <= set(mine.index):
-            continue
-        two, one = mine.loc[links.NCCL], mine.loc[links.ALONE]
-        promised = one["predicted_us"] / two["predicted_us"]
-        shape = model_shapes.get(str(two["model"]))
-        sums = 2 * shape.layers * split.sum_us(links.NCCL, 2 * shape.hidden * int(seq), 2)
-        over = [each["median_us"] / each["predicted_us"] for each in (one, two)]
-        label = f"{name}, {int(seq):,} tokens"
-        lines.append((label, promised, two["gain"], sums / two["predicted_us"], over))
-    if not lines:
-        return
-    names, promised, gains, shares, over = (list(each) for each in zip(*lines, strict=True))
-    caption = "A prompt on two GPUs, times one GPU's speed"
-    fig, ax = plot.figure("times one GPU's speed", title=caption, height=1.3 + 0.4 * len(names))
-    plot.grouped(
-        ax, names, {"predicted": promised, "measured": gains}, 2.2, ".2f", ("#CFCFCF", SHADES[links.NCCL])
-    )
-    near = [1 / NEAR <= a / b <= NEAR for a, b in zip(promised, gains, strict=True)]
-    display.say(
-        f"**Two GPUs read a prompt {min(gains):.2f} to {max(gains):.2f} times as fast as one**; promised "
-        f"were {min(promised):.2f} to {max(promised):.2f}, which holds within {NEAR - 1:.0%} for {sum(near)} "
-        f"of {len(near)} prompts. Sums are {min(shares):.0%} to {max(shares):.0%} of the bound on two. "
-        f"{_both_late(over)}"
-    )
-    plot.show(fig, f"{caption}, {gpu}, {plot.dates(found)}.{_without(rows, found)}")
-
-
-def _without(rows: Rows, found: Rows) -> str:
-    """The models of which a token was timed and no prompt."""
-    lost = [name for name in dict.fromkeys(tokens(rows)["title"]) if name not in set(found["title"])]
-    return f" Prompts of {listed(lost)} were not timed." if lost else ""
-
-
-def _both_late(over: list[list[float]]) -> str:
-    """How far prompts are from their bounds, on one GPU and on two, and what that means for the ratio."""
-    ends = [f"{min(each):.2f} to {max(each):.2f}" for each in zip(*over, strict=True)]
-    text = f"One GPU takes {ends[0]} times its bound, two take {ends[1]} times theirs"
-    alike = all(1 / NEAR < one / two < NEAR for one, two in over)
-    late = min(map(min, over)) > NEAR
-    return text + (": the ratio of the times is predicted, the times are not." if alike and late else ".")

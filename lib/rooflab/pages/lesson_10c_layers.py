@@ -20,9 +20,10 @@ from rooflab.words import listed
 PARTS = {
     "overlap": ("overlap", "#009E73"),
     "sums": ("two sums", "#56B4E9"),
-    "head": ("half the output head", "#F0E442"),
     "launches": ("other launches", "#CFCFCF"),
+    "head": ("half the output head", "#F0E442"),
 }
+MISSING = ("missing", "#D55E00")  # estimated minus measured
 
 
 def half_a_head(rows: Rows) -> None:
@@ -39,18 +40,22 @@ def half_a_head(rows: Rows) -> None:
 
 
 def excess(rows: Rows, gpu: Any) -> None:
-    """Say what of the fused way's saving the overlap is and what the rest should be, for one model number by
-    number; draw it for all; say what the fused way's kernels cost; fold the figures.
+    """Say what of the fused way's saving the overlap is; show a ledger of one model, with what the rest
+    should be; draw it for all; say what the fused way's kernels cost; fold the figures.
     """
     table = _with_rest(_layers(rows), rows).sort_values("saved", ascending=False).reset_index(drop=True)
     display.say(_overlap(table))
     worked = _worked(rows, table)
     if len(worked):
-        display.say(_number_by_number(rows, worked))
+        _ledger(rows, worked)
     _chart(table, gpu)
     if text := _price(table):
         display.say(text)
-    display.fold_parts("The figures, and what layers take above their bound", _figures(table))
+    estimates = [_estimates(rows, worked)] if len(worked) else []
+    display.fold_parts(
+        "Where the estimates come from, the figures, and what layers take above their bound",
+        [*estimates, *_figures(table)],
+    )
 
 
 def _overlap(table: Rows) -> str:
@@ -59,17 +64,11 @@ def _overlap(table: Rows) -> str:
     if timed.empty:
         return "What the overlap saves was not timed by itself."
     saves = timed[timed["overlap"] > 0]
-    text = f"**Launches that overlap save {_span(saves['overlap'])} µs a layer" if len(saves) else ""
+    text = f"**Overlap saves {_span(saves['overlap'])} µs a layer" if len(saves) else ""
     if len(saves) < len(timed):
-        text = (
-            f"{text} on {len(saves)} of {len(timed)} models"
-            if text
-            else "**Launches that overlap save no time"
-        )
-    text += (
-        ".** To tell this apart, the fused way's kernels were also timed by *plain launches*, each of which "
-        "waits for the end of the one before"
-    )
+        text = f"{text} on {len(saves)} of {len(timed)} models" if text else "**Overlap saves no time"
+    text += ".** That is measured: the same kernels were also timed by *plain launches*, each of which waits "
+    text += "for the end of the one before"
     return f"{text}.{_slower(timed)}{_beyond_launches(saves)}"
 
 
@@ -80,7 +79,7 @@ def _slower(timed: Rows) -> str:
     if slow.empty:
         return ""
     said = listed(f"{ratio - 1:.0%} slower on {name}" for name, ratio in slow.items())
-    text = f" With plain launches these kernels are {said} than the chain with {WAYS[split.SEPARATE]}"
+    text = f" By plain launches the fused way is {said} than {WAYS[split.SEPARATE]}"
     return f"{text}, and faster or as fast elsewhere." if len(slow) < len(longer) else f"{text}."
 
 
@@ -109,68 +108,75 @@ def _worked(rows: Rows, table: Rows) -> Rows:
     return saves.loc[gains.idxmax() if len(gains) else saves.index[0]]
 
 
-def _number_by_number(rows: Rows, row: Rows) -> str:
-    """What the fused way saves one model, by its parts, with where each number comes from."""
+def _ledger(rows: Rows, row: Rows) -> None:
+    """Show what the fused way saves one model: a token's times, what a layer saves from one to the next, what
+    was expected without overlap and what of that is missing.
+    """
     found = tokens(rows)
     us = found[found["title"] == row.name].set_index("impl")["median_us"]
+    layers = model_shapes.get(str(row["model"])).layers
+    lines: list[tuple[str, float, float]] = [
+        (f"Measured: {WAYS[split.SEPARATE]}", us[split.SEPARATE], np.nan),
+    ]
+    if row["overlap"] == row["overlap"]:
+        plain = f"Measured: {WAYS[split.FUSED]} by plain launches"
+        lines.append((plain, us[split.FUSED_PLAIN], row["other"]))
+        lines.append((f"Measured: {WAYS[split.FUSED]}, with overlap", us[split.FUSED], row["overlap"]))
+        ahead = row["lost"] <= 0
+        last = "More than expected" if ahead else "Missing: expected, less what plain launches save"
+        ends = [(last, np.nan, abs(row["lost"]))]
+    else:
+        lines.append((f"Measured: {WAYS[split.FUSED]}", us[split.FUSED], row["saved"]))
+        last = "Left for overlap, less what different kernels may cost"
+        ends = [(last, np.nan, row["saved"] - row["due"])]
+    parts = " + ".join(f"{PARTS[of][0]} {_signed(row[of])}" for of in ("sums", "launches", "head"))
+    lines += [(f"Expected without overlap: {parts}", np.nan, row["due"]), *ends]
+    table = pd.DataFrame(lines, columns=["line", "token", "saved"])
+    columns = {"line": "Line", "token": "A token (µs)", "saved": f"Saved in each of {layers} layers (µs)"}
+    forms = {"line": "", "token": "{:,.0f}", "saved": "{:.1f}"}
+    display.table(table, columns, forms, f"{row.name}: what the fused way saves, and what it should save")
+
+
+def _estimates(rows: Rows, row: Rows) -> str:
+    """Where the estimates of one model's ledger come from."""
     shape, width = model_shapes.get(str(row["model"])), _nearest(rows, str(row["model"]))
     size = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[split.HEAD] / 2
     head = _layers(rows).set_index("title")["head"][row.name] * shape.layers
     separate, inside = launched()
-    saved, other, due, lost = (_signed(row[of]) for of in ("saved", "other", "due", "lost"))
-    parts = (
-        f"two sums {_signed(row['sums'])}, each shorter by what a hand-over {width:,} wide saves; half the "
-        f"output head {_signed(row['head'])}, as {size / 1e6:,.0f} MB not read at "
-        f"{size / head / 1e3:,.0f} GB/s are {head:,.0f} µs a token; {separate - inside - 2} other launches "
-        f"{_signed(row['launches'])}, at "
-        f"{links.LAUNCH_US:g} assumed of each"
+    return (
+        f"Estimates for {row.name}, a layer: two sums {_signed(row['sums'])}, what two hand-overs {width:,} "
+        f"wide save in one kernel; {separate - inside - 2} other launches {_signed(row['launches'])}, at "
+        f"{links.LAUNCH_US:g} assumed of each; half the output head {_signed(row['head'])}, as "
+        f"{size / 1e6:,.0f} MB not read at {size / head / 1e3:,.0f} GB/s are {head:,.0f} µs a token."
     )
-    text = (
-        f"Worked out for {row.name}: a token takes {us[split.SEPARATE]:,.0f} µs with {WAYS[split.SEPARATE]}"
-    )
-    if row["overlap"] != row["overlap"]:
-        return (
-            f"{text} and {us[split.FUSED]:,.0f} the fused way, so each of {shape.layers} layers saves "
-            f"{saved}. Without overlap {due} should be saved: {parts}. That leaves "
-            f"{_signed(row['saved'] - row['due'])} to the overlap, less what other kernels may cost."
-        )
-    text += (
-        f", {us[split.FUSED_PLAIN]:,.0f} with the fused way's kernels by plain launches, and "
-        f"{us[split.FUSED]:,.0f} with their overlap. So each of {shape.layers} layers saves {saved}: "
-        f"{_signed(row['overlap'])} by the overlap, {other} without it. Without it {due} should be saved: "
-        f"{parts}."
-    )
-    if row["lost"] > 0:
-        return f"{text} **{due} − {other} = {lost} are missing.**"
-    return f"{text} Nothing is missing."
 
 
 def _price(table: Rows) -> str:
-    """What the fused way's other kernels cost, and on which models that is all that is saved."""
+    """What the fused way's different kernels cost, and on which models that is all that is saved."""
     timed = table.dropna(subset=["overlap", "lost"])
     longer = timed["lost"][timed["lost"] > 0]
     if longer.empty:
         return ""
-    text = (
-        "**What is missing is, if the estimates hold, the price of other kernels**, those that multiply and "
-        f"attend: {_span(longer)} µs a layer"
-    )
-    text += f", on {len(longer)} of {len(timed)} models." if len(longer) < len(timed) else "."
+    text = f"**Missing are {_span(longer)} µs a layer"
+    text += f", on {len(longer)} of {len(timed)} models" if len(longer) < len(timed) else ""
+    text += ": most likely the price of different kernels**, those for products and attention."
     for row in _undone(timed).itertuples():
         text += (
-            f" **On {row.title} they cost all that is saved**: overlap saves {row.overlap:.1f} µs a layer, "
-            f"the other three parts {row.due:.1f}, together {row.overlap + row.due:.1f}; other kernels cost "
-            f"{row.lost:.1f}, so the fused way loses {-row.saved:.1f}. Before you change a chain's kernels "
-            "for the sake of overlap, time old and new ones by plain launches."
+            f" **On {row.title} all that should be saved is missing**: overlap saves {row.overlap:.1f} µs a "
+            f"layer, the other parts should save {row.due:.1f}; {row.lost:.1f} are missing, so the fused way "
+            f"loses {-row.saved:.1f}. Before you change a chain's kernels for the sake of overlap, time "
+            "old and new ones by plain launches."
         )
     return text
 
 
 def _price_by_format(table: Rows) -> list[str]:
-    """Who saves more than estimated, and how much more other kernels cost in INT4 than in FP16."""
+    """Who saves more than estimated, and how much more different kernels cost in INT4 than in FP16."""
     timed = table.dropna(subset=["overlap", "lost"])
     said = [
-        f"{row.title} saves {_signed(-row.lost)} µs a layer more than estimated." for row in _ahead(timed)
+        f"{row.title} saves {_signed(-row.lost)} µs a layer more than estimated: an estimate can err "
+        "by as much."
+        for row in _ahead(timed)
     ]
     by = timed.pivot(index="model", columns="format", values="lost")
     if {"fp16", "int4_g128"} <= set(by):
@@ -178,10 +184,10 @@ def _price_by_format(table: Rows) -> list[str]:
         if len(more) and (more > 0).all():
             costs = listed(f"{us:.1f} µs a layer for {model}" for model, us in more.items())
             said.append(
-                f"Other kernels cost more in INT4 than in FP16: {costs}. Norms, sums, attention and output "
-                "head do not depend on the format of the layers' weights, so it is products that cost more. "
-                "Why was not looked into, and whether kernels for one token, made dependent launches, would "
-                "do better in INT4 is not known."
+                f"More is missing in INT4 than in FP16: {costs}. Norms, sums, attention and output "
+                "head do not depend on the format of the layers' weights, so it is most likely "
+                "products that cost more. Why was not looked into, and whether kernels for one "
+                "token, made dependent launches, would do better in INT4 is not known."
             )
     return said
 
@@ -208,8 +214,8 @@ def _signed(us: float) -> str:
 
 
 def _chart(table: Rows, gpu: Any) -> None:
-    """Draw what a layer of each model should save, part upon part, and below it what other kernels take
-    away of that, as far as the measured saving.
+    """Draw what a layer of each model should save, part upon part, and below it what is missing of
+    that, down to the measured saving.
     """
     caption = "What the fused way should save a layer, and what it saves"
     fig, ax = plot.figure("µs a layer", title=caption, height=1.6 + 0.56 * len(table))
@@ -220,10 +226,8 @@ def _chart(table: Rows, gpu: Any) -> None:
     for y, (saved, lost, end) in enumerate(zip(table["saved"], table["lost"], full, strict=True)):
         if saved == saved:
             if lost > 0:
-                ax.barh(y + 0.47, end - saved, left=saved, height=0.24, color="#D55E00")
-                if lost > 0.25 * most:
-                    words = {"ha": "center", "va": "center", "fontsize": 8, "color": "white"}
-                    ax.text((saved + end) / 2, y + 0.47, "other kernels", **words)
+                label = MISSING[0] if not (table["lost"][:y] > 0).any() else ""
+                ax.barh(y + 0.47, end - saved, left=saved, height=0.24, color=MISSING[1], label=label)
             ax.plot([saved, saved], [y + 0.33, y + 0.61], color="black", linewidth=3, zorder=5)
             if y == 0:
                 words = {"va": "center", "fontsize": 8}
@@ -235,12 +239,15 @@ def _chart(table: Rows, gpu: Any) -> None:
             ax.text(at, y, says, va="center", fontsize=8.5, fontweight="bold")
     ax.set_ylim(len(table) - 0.3, -0.5)
     ax.set_xlim(min(0.0, 1.3 * float(table["saved"].min())) - 0.02 * most, 1.85 * most)
+    low = ax.get_xlim()[0]
+    ax.set_xticks([tick for tick in ax.get_xticks() if low <= tick <= 1.1 * most])
+    plot.key_below(ax)
     plot.show(
         fig,
-        f"{caption}, {gpu}. Upper bar: what should be saved; its overlap is measured, its other parts are "
-        "estimated. Black: the saving measured. The bar between its end and that is missing, most likely the "
-        "price of other kernels. The hand-overs behind “two sums” overlap as well, so a little may count "
-        "twice."
+        f"{caption}, {gpu}. Upper bar: what should be saved; overlap is measured, the other parts are "
+        "estimated. Black: the saving measured. Orange, missing: estimated minus measured, most likely the "
+        "price of different kernels. The hand-overs behind “two sums” overlap as well, so a little may "
+        "count twice."
         if table["overlap"].notna().any()
         else f"{caption}, {gpu}. Black mark and number: the measured saving. The parts are estimated.",
     )
@@ -249,7 +256,7 @@ def _chart(table: Rows, gpu: Any) -> None:
 def _figures(table: Rows) -> list[Any]:
     """What backs the chart: the parts of what is saved, time above the bound, and where that is longest."""
     columns = {"title": "Model", "saved": "Saved", "overlap": "By the overlap", "other": "Without it"}
-    columns |= {"sums": "Two sums", "head": "Half the output head", "launches": "Other launches"}
+    columns |= {"sums": "Two sums", "launches": "Other launches", "head": "Half the output head"}
     columns |= {"due": "These three", "lost": "Missing"}
     if table["overlap"].isna().all():
         columns = {of: says for of, says in columns.items() if of not in ("overlap", "other", "lost")}
@@ -387,7 +394,7 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     lost = by[(by < 1).all(axis=1)]
     said = ""
     if len(lost):
-        said = f" With a whole output head and plain launches {listed(lost.index)} "
+        said = f" With a kernel for each sum {listed(lost.index)} "
         said += f"{'is' if len(lost) == 1 else 'are'} slower on two, by our kernel as by NCCL."
     lines = [
         f"- On two GPUs ({gpu}) a token is {fused['gain'].min():.2f} to {fused['gain'].max():.2f} times as "
@@ -404,14 +411,10 @@ def _shares(rows: Rows, found: Rows) -> str:
     """What overlap and sums save a layer, as far as they were measured."""
     overlap = found["overlap"].dropna()
     sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()
-    parts = [f"overlapping launches save {_ends(overlap)} a layer"] if overlap.min() > 0 else []
+    parts = [f"overlap {_ends(overlap)} a layer"] if overlap.min() > 0 else []
     if sums.min() > 0:
-        parts.append(
-            f"sums inside norms {_ends(sums)}, by hand-overs timed alone"
-            if parts
-            else f"sums inside norms save {_ends(sums)} a layer, by hand-overs timed alone"
-        )
-    return ", ".join(parts)
+        parts.append(f"fewer launches {_ends(sums)} for the sums inside norms, by hand-overs timed alone")
+    return "; ".join(parts)
 
 
 def _all(rows: Rows) -> str:
@@ -420,14 +423,14 @@ def _all(rows: Rows) -> str:
     usual, few = _usual(found.set_index("title")["saved"].sort_values())
     text = f"Compared with {WAYS[split.SEPARATE]}, {WAYS[split.FUSED]} saves {_of_models(usual, few, '.0f')}"
     text += f" ({_little(few)})." if len(few) else "."
-    head = f"half the output head, by arithmetic, {_ends(found['head'])}"
-    shares = ", ".join(filter(None, (_shares(rows, found), head)))
+    head = f"half the output head {_ends(found['head'])}, by arithmetic"
+    shares = "; ".join(filter(None, (_shares(rows, found), head)))
     text += f" By part: {shares}."
     if found["overlap"].isna().all():
         return f"{text} What the overlap saves was not timed by itself."
     if len(undone := _undone(found)):
-        text += " Its own products and attention can cost all that it saves: by estimate they do on "
-        text += f"{listed(undone['title'])}."
+        text += " It is paid for with different kernels, which can cost all that is saved: by estimate they "
+        text += f"do on {listed(undone['title'])}."
     return text
 
 

@@ -91,6 +91,19 @@ def _needing(found: dict[str, float]) -> str:
     return listed(said)
 
 
+def needs(rows: Rows, run: Any) -> str:
+    """In a sentence, after a space: whether two of these GPUs serve speed alone, or memory too."""
+    held_gb = capacity_gb(run)
+    found = rows[rows["operator"] == "decode"]
+    kinds = list(dict.fromkeys(zip(found["model"], found["format"], strict=True)))
+    if held_gb != held_gb:
+        return ""
+    if more := short(kinds, held_gb):
+        others = "; the second GPU of the others is for speed alone" if len(more) < len(kinds) else ""
+        return f" For memory {_needing(more)}{others}."
+    return " None of these models needs two for its memory: the second GPU is for speed alone."
+
+
 def _others(held_gb: float) -> list[int]:
     """The sizes of other GPUs' memories that are not about this one's."""
     return [gb for gb in SIZES_GB if not 0.9 < held_gb / gb < 1.1]

@@ -25,7 +25,7 @@ def spared() -> None:
     merged = [f"`{name}`" for name in within if name != "norm"]
     display.say(
         f"**{len(ways[0])} launches a layer become {len(ways[1])}**, and each overlaps the one before it. "
-        f"Sums inside norms spare two; {listed(merged)} become parts of products."
+        f"Sums inside norms spare two; {listed(merged)} become parts of the different products."
     )
 
 
@@ -34,8 +34,10 @@ def ended() -> None:
     separate, _ = launched()
     sums = sum(one.sums for one in next(iter(handovers.by_way().values())))
     display.say(
-        "One GPU alone runs a token in one launch, or a launch a phase. A sum over GPUs ends that: lesson "
-        f"10b's chain has **{separate} launches in every layer**, of which {sums} make the sums, and each "
+        "[Lesson 08](08_decoder.ipynb)'s kernel runs a token in one launch, as its barriers make all blocks "
+        "of one GPU wait for each other. They do not reach the other GPU. So each sum is a kernel of its own "
+        f"between other kernels: lesson 10b's chain has **{separate} launches in every layer**, of which "
+        f"{sums} make the sums, and each "
         "waits for the end of the one before. The less a layer reads, the more these starts weigh."
     )
 

@@ -332,14 +332,17 @@ def stacked(
     ax.set_xlim(0, 1.01 * full)
     ax.grid(False, axis="y")
     ax.set_xlabel(ax.get_xlabel() or unit)
+    key_below(ax)
+
+
+def key_below(ax: Axes) -> None:
+    """Name the labelled parts of a chart in a key below it, in place of one that it has."""
     fig = figure_of(ax)
-    fig.legend(
-        *ax.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=min(len(values), 7),
-        fontsize=8,
-        frameon=False,
-    )
+    for key in list(fig.legends):
+        key.remove()
+    handles = ax.get_legend_handles_labels()
+    columns = min(len(handles[0]), 7)
+    fig.legend(*handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
 
 
 def spans(ax: Axes, lanes: Mapping[str, pd.DataFrame], highlight: str, column: str = "class") -> None:

@@ -113,7 +113,8 @@ def _unexplained(table: Rows) -> str:
     low, high = max(pairs, key=lambda pair: pair[1].each / pair[0].each)
     return (
         f"\n\nNot explained: {low.model} in {low.weights_as} has {low.mb_phase:.0f} MB a phase and "
-        f"{high.model} in {high.weights_as} {high.mb_phase:.0f}, but a phase costs {low.each:.2f} and {high.each:.2f} µs."
+        f"{high.model} in {high.weights_as} {high.mb_phase:.0f}, but a phase costs {low.each:.2f} and "
+        f"{high.each:.2f} µs."
     )
 
 

@@ -78,7 +78,8 @@ def steps_drawn(lab: Lab) -> None:
     text += "kernel 1."
     if tiles < sms:
         text += f"\n\nThe output product has {rows:,} rows. A block takes {_UNIT} of them at a time, so "
-        text += f"{tiles} blocks have work. `7_split_k` also cuts each row into parts, for all {sms} SMs."
+        text += f"{tiles} blocks have work. `7_split_k` also cuts each row into parts, so that all {sms} "
+        text += "SMs have work."
     display.say(text)
     if tiles < sms:
         parts = [("divided by rows", tiles), ("7_split_k: by k, too", sms)]

@@ -133,9 +133,9 @@ def _largest_step(climbs: dict[str, Any], format: str, lab: Lab) -> str:
     if step.impl == "1_kernel_per_phase" and {"graph", step.impl} <= set(launches):
         text += (
             f" Its layer is {launches[step.impl]} launches, the library's {launches['graph']}. "
-            f"Of those {sum(span.kind == 'weights' for span in ways['graph'])} are for its products. Between "
-            f"the two is `products`: {len(engine.spec(decode.MODEL).shape.matrices) - 1} products a layer, "
-            "and the small operators still launched one by one; how many was not traced."
+            f"Of the latter, {sum(span.kind == 'weights' for span in ways['graph'])} are for its products. "
+            f"Between the two is `products`: {len(engine.spec(decode.MODEL).shape.matrices) - 1} products "
+            "a layer, and the small operators still launched one by one; how many was not traced."
         )
     tok = {name: each.set_index("impl").tok_s.get("products") for name, each in climbs.items() if len(each)}
     fp16, int4 = (tok.get(name) for name in ("fp16", "int4_g128"))

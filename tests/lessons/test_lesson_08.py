@@ -211,7 +211,9 @@ def test_the_law_says_why_its_cost_is_not_one_number_only_where_it_is_not(h200, 
     for found in (rows, even(rows, h200)):
         lesson_08_law.law_fitted(h200, found, h200.roof["dram_read"], "G")
     assert "not one number" in texts[0] and "The fewer bytes a phase has" in texts[0]
+    assert "Two effects pull in opposite directions" in texts[0] and "\n\nNot explained: " in texts[0]
     assert "about one number" in texts[1] and "What the rows say" not in texts[1]
+    assert "opposite" not in texts[1] and "Not explained" not in texts[1]
 
 
 def test_a_prediction_is_worked_and_its_miss_explained_where_it_missed(h200, rows, monkeypatch):
@@ -240,7 +242,26 @@ def test_findings_follow_the_rows(h200, rows, monkeypatch):
         "**1. The largest step in INT4 is `1_kernel_per_phase`" in texts[0] and "the library's 49" in texts[0]
     )
     assert "`4_tma`" in texts[0] and "With equal heads INT4 makes" in texts[0] and "**3. " in texts[0]
-    assert "No step is slower" in texts[1] and "is level with" not in texts[1]
+    assert "On llama-3-8b other rungs come first: in FP16 `7_split_k`" in texts[0]
+    assert "Within 2% counts as level: `5_prefetch_at_barrier`" in texts[0]
+    assert "No step is slower" in texts[1] and "is level with" not in texts[1] and "level:" not in texts[1]
+
+
+def test_what_builds_on_what_follows_the_rows(rows, monkeypatch):
+    """A path a format ends at its fastest rung; one that is no faster than the step before is named."""
+    texts, tables = [], []
+    monkeypatch.setattr(lesson_08_ladder.display, "say", texts.append)
+    monkeypatch.setattr(lesson_08_ladder.display, "table", lambda table, *_: tables.append(table))
+    slow = rows.assign(median_us=rows["median_us"].where(rows["impl"] != "9_flags_in_data", 1e6))
+    for found in (rows, slow):
+        climbs = {format: ablation.ladder(found, format) for format in ablation.FORMATS}
+        lesson_08_ladder.built_on(climbs)
+    paths, slower = (dict(zip(table["format"], table["path"], strict=True)) for table in tables)
+    rungs = [node.split(":")[0] for node in paths["INT4"].split(" → ")]
+    assert rungs == [f"rung {number}" for number in (1, 2, 3, 5, 7, 9)] and "rung 6" in paths["FP16"]
+    assert "rung 9" not in slower["INT4"] and "in INT4 rung 5 (0.99 times rung 3)" in texts[0]
+    lesson_08_ladder.built_on({"fp16": climbs["fp16"].iloc[:0]})
+    assert len(tables) == 2
 
 
 def test_predictions_get_their_verdict(rows):

@@ -12,6 +12,7 @@ from rooflab.claims import scorecard
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars, goals_one_by_one
+from rooflab.pages.lesson_08_ladder import built_on as built_on
 from rooflab.pages.lesson_08_ladder import findings as findings
 from rooflab.pages.lesson_08_ladder import ladders as ladders
 from rooflab.pages.lesson_08_ladder import level_formats
@@ -50,16 +51,28 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     )
     if (pair := way.same_weights(lab.store)) is not None:
         theirs, ours = pair
-        answer += f"{way.like_for_like(lab.store)[:-1]} ({ours['tok_s']:,.0f} and {theirs['tok_s']:,.0f})."
-    answer = (
-        f"{answer.strip()} The chart has the steps that build on one another; rungs that lost come below."
-    )
+        answer += f"{way.like_for_like(lab.store)[:-1]} ({ours['tok_s']:,.0f} and {theirs['tok_s']:,.0f})"
+        answer += f"{_published(rows, lab)}."
+    answer = f"{answer.strip()} The chart has some of the steps; the ladder below has all."
     names = [f"{ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for i, f in keys]
     roof = ("INT4 memory", best.tok_s / best.roof_fraction, "tok/s")
     head = decode.FORMATS[best.format]
     title = f"The decoder's ladder, one sequence, output head in {ablation.FORMATS[head]}"
     roof = (roof[0].replace("INT4", ablation.FORMATS[best.format]), *roof[1:])
     return answer, able, bars(steps, names, gpu, title, roof, y="tok_s")
+
+
+def _published(rows: Rows, lab: Lab) -> str:
+    """How our fastest kernel compares with llama.cpp's published rate, both in FP16, to end a sentence; empty
+    where none was published for this GPU.
+    """
+    found = ablation.peers(rows, lab.store, lab.peers)
+    found = found[found.format == "fp16"]
+    ours, theirs = found[found.name.str.startswith("ours")], found[found.name == "llama.cpp"]
+    if ours.empty or theirs.empty:
+        return ""
+    most = theirs.tok_s.max()
+    return f", and {ours.tok_s.iloc[0] / most:.2f} times llama.cpp's published {most:,.0f}"
 
 
 def layers_drawn(lab: Lab) -> None:
@@ -283,8 +296,10 @@ def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, last: st
     parts = (
         f"- Of a token's {one.median_us:,.0f} µs with `{last}` in {one.weights_as} its bytes take "
         f"{one.bytes_us:,.0f}; the rest is what {int(one.phases)} phases (five a layer, and the output head) "
-        f"cost beside them, {one.each:.2f} µs each."
+        f"cost beside them, {one.each:.2f} µs each on average."
     )
+    if (costs := table.each[table.each > 0]).max() > one.each or costs.min() < one.each:
+        parts += f" Over all formats and models a phase costs {costs.min():.2f} to {costs.max():.2f} µs."
     lines = [
         f"- Tokens a second on the {gpu}, the fastest way of each format: {rates}.{since}"
         f"{'' if any_head.usual else other}",

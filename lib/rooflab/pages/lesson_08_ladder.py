@@ -5,6 +5,9 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
+import pandas as pd
+
+from rooflab import engine
 from rooflab.analysis import ablation
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
@@ -41,8 +44,44 @@ def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
     few = here[here.usual & (here.steps < here.steps.max())].drop_duplicates(["impl", "steps"])
     if len(few):
         words = ", ".join(f"`{row.impl}` {row.steps}" for row in few.itertuples())
-        display.say(f"A generation has {here.steps.max()} tokens; fewer where a few are enough: {words}.")
+        text = f"A generation has {here.steps.max()} tokens; fewer where a few are enough: {words}."
+        if "apart" in set(few.impl):
+            text += " `apart` is `torch` with a product for each matrix of the checkpoint."
+        display.say(text)
     return climbs
+
+
+def built_on(climbs: dict[str, Any]) -> None:
+    """Show what builds on what, a row a format: the steps down from the fastest rung, each with its rate; and
+    say which of them is no faster than the one before.
+    """
+    lines, flat = [], []
+    for format, climb in climbs.items():
+        path = _path(climb)
+        nodes = [f"{_short(row.impl)}: {row.tok_s:,.0f}" for row in path]
+        lines.append((ablation.FORMATS[format], " → ".join(nodes)))
+        flat += [
+            f"in {ablation.FORMATS[format]} {_short(row.impl)} ({row.gain:.2f} times {_short(row.below)})"
+            for row in path
+            if row.gain < 1
+        ]
+    table = pd.DataFrame([line for line in lines if line[1]], columns=["format", "path"])
+    if len(table):
+        heads = {"format": "weights", "path": "what the fastest rung builds on, tok/s"}
+        display.table(table, heads)
+    if flat:
+        display.say(f"Built on although no faster than the step before: {listed(flat)}.")
+
+
+def _path(climb: Rows) -> list[Any]:
+    """The rungs that the fastest rung of a ladder builds on, the first one first, itself last."""
+    rungs = {row.impl: row for row in climb.itertuples() if row.impl in decode.RUNGS}
+    found: list[Any] = []
+    at = min(rungs, key=lambda name: rungs[name].median_us, default="")
+    while at in rungs:
+        found.append(rungs[at])
+        at = rungs[at].below
+    return found[::-1]
 
 
 def _side_by_side(climb: Rows) -> Rows:
@@ -89,13 +128,14 @@ def _largest_step(climbs: dict[str, Any], format: str, lab: Lab) -> str:
         f"The largest step in {ablation.FORMATS[best.format]} is `{step.impl}`: {step.gain:.1f} times the "
         f"tokens of `{step.below}`.**"
     )
-    launches = {
-        way.name: len(way.spans) for way in diagram.ways(lab, "fp16") if way.known == "traced" and way.spans
-    }
+    ways = {way.name: way.spans for way in diagram.ways(lab, "fp16") if way.known == "traced" and way.spans}
+    launches = {name: len(spans) for name, spans in ways.items()}
     if step.impl == "1_kernel_per_phase" and {"graph", step.impl} <= set(launches):
         text += (
             f" Its layer is {launches[step.impl]} launches, the library's {launches['graph']}. "
-            "Between the two is `products`, which still launches the small operators one by one."
+            f"Of the latter, {sum(span.kind == 'weights' for span in ways['graph'])} are for its products. "
+            f"Between the two is `products`: {len(engine.spec(decode.MODEL).shape.matrices) - 1} products "
+            "a layer, and the small operators still launched one by one; how many was not traced."
         )
     tok = {name: each.set_index("impl").tok_s.get("products") for name, each in climbs.items() if len(each)}
     fp16, int4 = (tok.get(name) for name in ("fp16", "int4_g128"))
@@ -116,7 +156,7 @@ def _dead_ends(climbs: dict[str, Any], format: str, rows: Rows) -> str:
     mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
     back = mine[(mine.kind == "own") & (mine.gain < 1 / crossover.LEVEL)]
     if back.empty:
-        return "No step is slower than the one that it builds on.**"
+        return f"No step is slower than the one that it builds on.**{_larger_model(rows)}"
     long = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & rows.usual & rows.impl.isin(decode.RUNGS)]
     lines, depends = [], False
     for name in back.impl:
@@ -132,7 +172,31 @@ def _dead_ends(climbs: dict[str, Any], format: str, rows: Rows) -> str:
         lines.append(f"- `{name}`: {said} times the speed of `{below}`. {wins or 'Why was not measured.'}")
     title = f"{counted(len(back), 'step loses', 'steps lose')} in {ablation.FORMATS[mine.format.iloc[0]]}"
     title += "; a gain holds for the format and the context in which it was measured" if depends else ""
-    return f"{title}.**\n\n" + "\n".join(lines)
+    near = mine[(mine.kind == "own") & (mine.gain < 1) & (mine.gain >= 1 / crossover.LEVEL)]
+    level = [f"`{row.impl}` ({row.gain:.2f} times)" for row in near.itertuples()]
+    text = f"{title}.**"
+    if level:
+        text += f" Within {crossover.LEVEL - 1:.0%} counts as level: {listed(level)}."
+    return text + "\n\n" + "\n".join(lines) + _larger_model(rows)
+
+
+def _larger_model(rows: Rows) -> str:
+    """Where the larger model's fastest rung is not the small one's; empty where it is in every format."""
+    here = rows[(rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual & rows.impl.isin(decode.RUNGS)]
+    words = []
+    for format in ablation.FORMATS:
+        small, large = (
+            here[(here.model == name) & (here.format == format)].sort_values("median_us").set_index("impl")
+            for name in (decode.MODEL, decode.LARGE)
+        )
+        if small.empty or small.index[0] not in large.index or small.index[0] == large.index[0]:
+            continue
+        top, usual = large.iloc[0], large.loc[small.index[0]]
+        words.append(
+            f"in {ablation.FORMATS[format]} `{top.name}` is the fastest, {top.tok_s:,.0f} tok/s against "
+            f"{usual.tok_s:,.0f} of `{usual.name}`" + (" (level)" if display.level(top, usual) else "")
+        )
+    return f"\n\nOn {decode.LARGE} other rungs come first: {'; '.join(words)}." if words else ""
 
 
 def _wins(name: str, gains: dict[str, float], long: Rows) -> str:

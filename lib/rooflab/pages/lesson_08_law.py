@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 from rooflab.analysis import ablation
@@ -13,6 +13,7 @@ from rooflab.view import diagram, display, models
 from rooflab.words import listed
 
 _EVEN, _UNEVEN = 1.1, 1.3  # largest cost of a phase over the smallest: hardly depends on the format, does
+_ALIKE = 1.15  # larger bytes of a phase over the smaller: about the same
 
 
 def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, Rows]:
@@ -51,7 +52,8 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, Rows]:
     text += f"{table.off.abs().max():.0f}% at most."
     why = [each for each in (_by_format(table, rows, roof.value, last), _by_model(table)) if each]
     if uneven and why and table.each.min() > 0:
-        text += " What the rows say of why:\n\n" + "\n".join(f"- {each}" for each in why)
+        text += " Two effects pull in opposite directions:" if len(why) > 1 else " What the rows say of why:"
+        text += "\n\n" + "\n".join(f"- {each}" for each in why) + _unexplained(table)
     display.say(text)
     return last, table
 
@@ -72,7 +74,7 @@ def _by_format(table: Rows, rows: Rows, roof: float, last: str) -> str:
     if last == "3_persistent" or len(before) < len(mine) or before.max() >= _EVEN * before.min():
         return text
     return text + (
-        f" In `3_persistent`, which asks for no product's weights at a barrier, it is {before.min():.2f} to "
+        f" In `3_persistent`, whose full rings ask for no weights at a barrier, it is {before.min():.2f} to "
         f"{before.max():.2f} µs in all of them. That fits a wait which later rungs fill with copies: "
         "where a phase has more bytes, they fill more of it. Formats also differ in how their weights are "
         "copied (`7_split_k` above) and unpacked; what that adds was not measured apart."
@@ -93,6 +95,26 @@ def _by_model(table: Rows) -> str:
     return (
         f"{decode.LARGE}: {shown}. A phase reads about {more:.0f} times the bytes, and costs more in each "
         "format. So part of the cost grows with the bytes: they come slower than the read roof."
+    )
+
+
+def _unexplained(table: Rows) -> str:
+    """The two rows of different models with about the same bytes a phase whose costs differ most."""
+    usual = list(table[table.usual].sort_values("each").itertuples())
+    pairs = [
+        (low, high)
+        for low, high in combinations(usual, 2)
+        if low.model != high.model
+        and max(low.mb_phase, high.mb_phase) < _ALIKE * min(low.mb_phase, high.mb_phase)
+        and high.each > _UNEVEN * low.each
+    ]
+    if not pairs:
+        return ""
+    low, high = max(pairs, key=lambda pair: pair[1].each / pair[0].each)
+    return (
+        f"\n\nNot explained: {low.model} in {low.weights_as} has {low.mb_phase:.0f} MB a phase and "
+        f"{high.model} in {high.weights_as} {high.mb_phase:.0f}, but a phase costs {low.each:.2f} and "
+        f"{high.each:.2f} µs."
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from rooflab import engine
+from rooflab.analysis import ablation
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
+from rooflab.ops import decoder, decoder_plan, rung_of
 from rooflab.studies import decode
 from rooflab.view import diagram, display
 from rooflab.view.diagram import by_block, decode_rungs, svg
@@ -70,10 +72,39 @@ def _unmarked(found: pd.DataFrame, names: list[str]) -> str:
 def steps_drawn(lab: Lab) -> None:
     """Draw two steps that the layer by blocks lacks: a dependent launch, and k divided over blocks."""
     diagram.dependent_launch().show()
-    sms, tiles = int(lab.run["sms"]), model_shapes.get(decode.MODEL).hidden // _UNIT
+    sms, rows = int(lab.run["sms"]), model_shapes.get(decode.MODEL).hidden
+    tiles = rows // _UNIT
+    text = "Every kernel begins with its first loads. The picture marks those of kernel 2, which overlap "
+    text += "kernel 1."
+    if tiles < sms:
+        text += f"\n\nThe output product has {rows:,} rows. A block takes {_UNIT} of them at a time, so "
+        text += f"{tiles} blocks have work. `7_split_k` also cuts each row into parts, so that all {sms} "
+        text += "SMs have work."
+    display.say(text)
     if tiles < sms:
         parts = [("divided by rows", tiles), ("7_split_k: by k, too", sms)]
         diagram.dealt(parts, sms, "Blocks with work in the output product").show()
+
+
+def phase_end_drawn() -> None:
+    """Draw what a warp and memory do at a phase's end in 3_persistent and in 5_prefetch_at_barrier, in FP16,
+    and say how many slots the latter leaves empty in each format.
+    """
+    shape, name = engine.spec(decode.MODEL).shape, "5_prefetch_at_barrier"
+    decode_rungs.held_back(shape, "fp16").show()
+    rung = rung_of(decoder.LADDERS["decode_step"], name, name)
+    words = []
+    for format, head in decode.FORMATS.items():
+        macros = decoder_plan.macros_for(rung, shape, format, head, "90", {})
+        each, first, stages = (macros[macro] for macro in ("HELD_BACK", "FIRST_HELD", "STAGES"))
+        words.append(
+            f"{each} of {stages} in {ablation.FORMATS[format]}"
+            + (f" (the first warp {first})" if first != each else "")
+        )
+    display.say(
+        f"The picture is FP16's. As built for an H200, a warp of `{name}` leaves so many slots of its ring "
+        f"empty: {listed(words)}."
+    )
 
 
 def other_rungs_drawn() -> None:
@@ -81,7 +112,6 @@ def other_rungs_drawn() -> None:
     shape = engine.spec(decode.MODEL).shape
     drawn = [
         decode_rungs.who_copies(),
-        decode_rungs.held_back(shape, "fp16"),
         decode_rungs.heads_a_load(shape),
     ]
-    svg.fold("Drawn: what 4_tma, 5_prefetch_at_barrier and 8_tensor_attention change", drawn)
+    svg.fold("Drawn: what 4_tma and 8_tensor_attention change", drawn)

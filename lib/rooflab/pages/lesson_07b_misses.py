@@ -124,7 +124,8 @@ def below_bandwidth(compared: Rows, here: Any, fit: Any, lab: Lab) -> None:
         f"Other kernels take too long where bytes are the largest term: {counted(len(bad), 'product')}, "
         f"{listed(lines)}. In brackets: the median share of the bandwidth that they reach, the law's time "
         "for bytes over the time beyond the fixed time. "
-        f"The tuned law mends {near} of them: neither of its two numbers changes the bandwidth."
+        f"The tuned law mends {near} of them"
+        + (": neither of its two numbers changes the bandwidth." if 2 * near < len(bad) else ".")
     )
     display.say(_why_slow(bad, lab))
 
@@ -135,14 +136,17 @@ def _why_slow(bad: Rows, lab: Lab) -> str:
     first, idle = int(bad["first"].sum()), bad.loc[bad["why"].str.contains("tiles for"), "why"]
     if first and read and copy and copy.value < 0.98 * read.value:
         known.append(
-            f"{first} write the weights as FP16 before they multiply. The law charges writes and reads at "
+            f"In {first} of them the weights are first written as FP16. The law charges writes and reads at "
             f"the rate of reads alone; [lesson 01](01_bandwidth.ipynb)'s `copy`, which does both, reaches "
             f"{copy.value / read.value:.0%} of it."
         )
     if len(idle):
-        known.append(f"{len(idle)} do not fill the last round, most of them with {idle.mode().iloc[0]}.")
-    known.append("How much of the gap this makes was not measured." if known else "Why was not measured.")
-    return " ".join(["**What is known of why.**", *known])
+        known.append(
+            f"In {len(idle)} of them the last round is not full, most often with {idle.mode().iloc[0]}."
+        )
+    if not known:
+        return "Why was not measured."
+    return " ".join(["**What is known of why.**", *known, "How much of the gap this makes was not measured."])
 
 
 def _useful(row: Any, sms: int) -> float:
@@ -179,8 +183,8 @@ def largest_failure(compared: Rows, here: Any, fit: Any, gpu: str) -> None:
     table, (low, far, short) = peak_shares(compared, fit), below_the_peak(compared, fit)
     most = "**The largest failure.** The" if 2 * short >= far else "The"
     display.say(
-        f"{most} law's time is too short for {counted(short, 'product')} by {counted(len(low), 'way')}: "
-        f"{listed(low)}."
+        f"{most} law's time is over 25% too short for {counted(short, 'product')} by "
+        f"{counted(len(low), 'way')}: {listed(low)}."
         if low
         else "No way is so far below its unit's peak that the law's time is over 25% too short."
     )
@@ -201,7 +205,7 @@ def largest_failure(compared: Rows, here: Any, fit: Any, gpu: str) -> None:
     least, dividing = table.iloc[0], table.loc[capped & table["impl"].isin(_SHARE_K), "label"]
     cap = (
         " *At the cap*: not a measured share. The fit tries none above 100% and takes the largest that "
-        "explains the products about as well; bytes bound many of them."
+        "explains the products about as well; those that bytes bound say nothing of it."
     )
     if len(dividing):
         cap += f" A kernel that divides k beats the law's whole tiles, which raises it: {listed(dividing)}."
@@ -340,8 +344,8 @@ def within_bounds(compared: Rows, apart: Rows, here: Any, spec: Any, fit: Any, g
     display.say(
         f"The tuned law brings {mended:,} of {(~near['one_off']).sum():,} products within 25%"
         + (
-            f" and puts {counted(int(worse.sum()), 'other')} further off than that, {worse.iloc[0]} of them "
-            f"by {worse.index[0]}"
+            f" and puts {counted(int(worse.sum()), 'other')} further off than that, most often by "
+            f"{worse.index[0]} ({worse.iloc[0]})"
             if len(worse)
             else ""
         )

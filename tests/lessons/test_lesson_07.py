@@ -1,5 +1,6 @@
 """What lesson 07 claims of the recorded H200, and that its pages say what the rows say."""
 
+import re
 from dataclasses import replace
 
 import pandas as pd
@@ -175,15 +176,43 @@ def test_the_laws_largest_failure_is_told_of_ways_below_a_peak_alone(law, rows, 
     monkeypatch.setattr(lesson_07b_misses.plot, "show", lambda fig, caption: told.append(caption))
     lesson_07b.largest_failure(compared, machine, fit, "GPU")
     assert told[0].startswith("**The largest failure") and "times as long" in told[1]
+    assert f"{short} products by {len(low)} ways" in told[0]
     mine = compared[(compared["label"] == low[0]) & (compared["by"] == "compute")]
-    assert "here they are" in told[2] and len(told) == 4, "the share is worked out on the same product"
+    assert "here they are" in told[2] and len(told) == 5, "the share is worked out on the same product"
+    assert f"2 × {fit.launch_us:.2f})" in told[2], "the same fixed time as in the product's time"
+    assert told[4].startswith("*At the cap*") and "Q8_0 FP16 wgmma in tiles" in told[4]
     top = mine[(mine["n"] == 8192) & (mine["k"] == 8192)].sort_values("batch").iloc[-1]
     assert f"{top['batch']:,} tokens" in told[1] and f"{top['median_us']:,.2f}" in told[2]
     told.clear()
     whole = replace(fit, own={key: own._replace(share=1.0) for key, own in fit.own.items()})
     assert lesson_07b_misses.below_the_peak(compared, whole) == ([], far, 0)
     lesson_07b.largest_failure(compared, machine, whole, "GPU")
-    assert len(told) == 1 and "from 100%" in told[0]
+    assert told[0].startswith("No way is so far below") and "from 100%" in told[1] and len(told) == 3
+
+
+def test_each_cause_of_a_failure_is_counted_and_the_bandwidth_missed_by_named_ways(law, rows, monkeypatch):
+    """The causes sum to the failures; what is known of why follows from the recording's own roofs."""
+    machine, fit = law
+    compared = perf_model.compared(rows[rows["clock"] == "graph"], machine, fit)
+    told, here = [], lab.open("replay", "h200")
+    monkeypatch.setattr(lesson_07b_misses.display, "say", told.append)
+    lesson_07b.causes(compared, machine, fit)
+    low, far, short = lesson_07b_misses.below_the_peak(compared, fit)
+    counts = [int(each) for each in re.findall(r"(\d+) (?:are of kernels|share no)", told[0])]
+    assert f"{far} of {len(compared):,} products" in told[0] and counts[0] == short
+    assert len(counts) == 4 and sum(counts) == far
+    bound = compared[(compared["by"] == "memory") & ~compared["label"].isin(low)]
+    late = bound[bound["one_off"] < -25]
+    lesson_07b.below_bandwidth(compared, machine, fit, here)
+    most = late["label"].value_counts()
+    assert f"{len(late)} products, {most.iloc[0]} by {most.index[0]} (" in told[1] and "`copy`" in told[2]
+    lesson_07b.below_bandwidth(late[late["label"] == "FP16 cuBLAS"].copy(), machine, fit, here)
+    assert told[-1].endswith("Why was not measured."), "nothing is known of these"
+    exact = compared.assign(one_off=0.0)
+    lesson_07b.causes(exact, machine, fit)
+    assert told[-1].endswith("further off than 25%.") and f"0 of {len(compared):,}" in told[-1]
+    lesson_07b.below_bandwidth(exact, machine, fit, here)
+    assert told[-1].startswith("Every product that bytes bound")
 
 
 def test_what_the_plain_law_misses_is_split_whole_and_the_tuned_law_tried_on_matrices_left_out(

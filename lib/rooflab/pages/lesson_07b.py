@@ -23,7 +23,9 @@ from rooflab.pages.lesson_07b_elsewhere import judged_races, laptop_known, order
 from rooflab.pages.lesson_07b_elsewhere import laptop_errors as laptop_errors
 from rooflab.pages.lesson_07b_elsewhere import laptop_predicted as laptop_predicted
 from rooflab.pages.lesson_07b_elsewhere import lost_on_the_laptop as lost_on_the_laptop
+from rooflab.pages.lesson_07b_misses import below_bandwidth as below_bandwidth
 from rooflab.pages.lesson_07b_misses import below_the_peak
+from rooflab.pages.lesson_07b_misses import causes as causes
 from rooflab.pages.lesson_07b_misses import errors_by_bound as errors_by_bound
 from rooflab.pages.lesson_07b_misses import errors_by_way as errors_by_way
 from rooflab.pages.lesson_07b_misses import failures as failures
@@ -53,7 +55,8 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any, rows: Rows) -> Opening:
     answer = (
         f"Roughly. With one number fitted, {fit.launch_us:.1f} µs of fixed time, the law puts "
         f"{near['one_off']:.0f}% of {fit.rows:,} products on the {gpu} within 25% of their measured time; "
-        f"with two fitted to each kernel, {near['own_off']:.0f}%. It predicts "
+        f"with two for each of {counted(len(fit.own), 'kernel')} or pairs of kernels, "
+        f"{near['own_off']:.0f}%. It predicts "
         f"{counted(len(unseen), 'one-token kernel')} of a laptop that it has not seen, the worst "
         f"{worst:.0f}% off."
     )
@@ -63,7 +66,7 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any, rows: Rows) -> Opening:
         answer += f" Which of two kernels stays ahead it tells for {stay.sum()} of {len(stay)} pairs, and "
         answer += f"where two change places for {cross.sum()} of {len(cross)}."
     able = (
-        "predict a product's time on a GPU that you do not have",
+        "predict a product's time at one token on a GPU that you do not have",
         "tell from a product's kernels, bytes and FLOPs what bounds it: fixed time, memory or arithmetic",
         "say where such a prediction fails, and why",
     )
@@ -328,6 +331,7 @@ def takeaway(fit: Any, within: dict[Any, Any], kernels: Rows, cross: Rows) -> No
         f"{fit.rows:,} products that it was fitted to within 25%. It predicts the unseen laptop's kernels at "
         f"one token, the worst {kernels.off.abs().max():.0f}% off.\n- Ask first whether a kernel reaches its "
         "unit's peak: where it does not, the law's time for FLOPs is too short by that factor. Ask next "
-        f"whether it deals whole tiles.{order}\n- Arithmetic tells whether the fixed time, memory or compute "
-        "bounds a product. Do it before you write the kernel."
+        f"whether it deals whole tiles, or divides *k*, so that few tiles still fill the GPU.{order}\n"
+        "- Arithmetic tells whether the fixed time, memory or compute bounds a product. Do it "
+        "before you write the kernel."
     )

@@ -56,7 +56,9 @@ def _through_l2(size: int, us: float) -> str:
         return "; the record does not say why"
     return (
         f". {size / 1e6:.1f} MB in that time are {rate:,.0f} GB/s, more than its memory's "
-        f"{laptop.dram_gb_s:,.0f}: a part of the weights was in its L2, and the law has no cache"
+        f"{laptop.dram_gb_s:,.0f}: the sweep repeats a product, so that a part of the weights is still in "
+        f"its L2 of {laptop.l2_mb:,.0f} MB; Nsight Compute, by default, empties the caches before every "
+        "kernel. The law has no cache"
     )
 
 
@@ -81,7 +83,7 @@ def laptop_errors(published: Store, there: Any, fit: Any, n: int, k: int, kernel
         + _mostly(kernels, fit)
         + (
             " The published *sweep* was timed by events, with launches: at one token it has "
-            f"{first.us['INT4 loop']:.0f} µs for INT4 loop, the source's own kernel, and the profiler "
+            f"{first.us['INT4 loop']:.0f} µs for INT4 loop, decode-roofline's own kernel, and the profiler "
             f"{kernels.set_index('label').us['INT4 loop']:.0f}. The law predicts kernels; the sweep "
             "measured calls."
             if "INT4 loop" in first.index
@@ -137,7 +139,11 @@ def crossovers(rows: Rows, here: Any, fit: Any) -> Rows:
         heads |= {"measured": "measured", "predicted": "by the tuned law", "told": "right"}
         caption = f"{n:,} × {k:,}: from how many tokens on the second is faster"
         tables.append((table, heads, {}, caption))
-    display.fold_parts("Every pair, on two matrices; the measured column reads as in lesson 07", tables)
+    display.fold_parts(
+        "Every pair, on two matrices (no order: they change places more than once, or the second is faster "
+        "at few tokens)",
+        tables,
+    )
     return cross
 
 

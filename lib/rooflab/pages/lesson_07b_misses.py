@@ -10,6 +10,7 @@ import pandas as pd
 
 from rooflab.analysis import extrapolation
 from rooflab.hardware import perf_model, roofline
+from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.pages.lesson_07b_elsewhere import laptop_known
 from rooflab.pages.lesson_07b_worked import worked
@@ -18,6 +19,7 @@ from rooflab.words import counted, listed
 
 # Ways whose kernels divide the k of a last round's tiles over idle SMs (mmq 8_stream_k and after).
 _SHARE_K = ("mmq_fp16_wgmma", "mmq_tiles")
+_TERMS = {"launch": "fixed time", "memory": "bytes", "compute": "FLOPs"}
 BELOW = 2 / 3  # of its unit's peak: a way that reaches less is far from what the plain law charges
 
 
@@ -44,15 +46,47 @@ def below_the_peak(compared: Rows, fit: Any) -> tuple[list[str], int, int]:
     return list(low["label"]), far, int(low["short"].sum())
 
 
+def _by_cause(compared: Rows, here: Any, fit: Any) -> Rows:
+    """The products that the plain law puts further off than 25%, with `cause`: peak, bandwidth, tiles or
+    other; and `why`, as extrapolation.reason has it.
+    """
+    bad = compared[compared["one_off"].abs() > 25]
+    bad = bad.assign(cause="other", why=[extrapolation.reason(row, here.sms) for row in bad.itertuples()])
+    short, below = bad["one_off"] < 0, bad["label"].isin(below_the_peak(compared, fit)[0])
+    bad.loc[short & below, "cause"] = "peak"
+    bad.loc[short & ~below & (bad["by"] == "memory"), "cause"] = "bandwidth"
+    idle = bad["why"].astype(str).str.contains("tiles for")  # there may be no row
+    bad.loc[~short & idle & bad["impl"].isin(_SHARE_K) & (bad["by"] == "compute"), "cause"] = "tiles"
+    return bad
+
+
+def causes(compared: Rows, here: Any, fit: Any) -> None:
+    """Say how many products the plain law puts far off, and how many of them each cause has."""
+    bad = _by_cause(compared, here, fit)
+    count = bad["cause"].value_counts()
+    says = {
+        "peak": "are of kernels far below their unit's peak",
+        "bandwidth": "are of kernels that do not reach the bandwidth",
+        "tiles": "are of kernels that divide *k*, where the law deals whole tiles",
+    }
+    text = f"The plain law puts {len(bad):,} of {len(compared):,} products further off than 25%"
+    if parts := [f"{count[cause]} {words}" for cause, words in says.items() if cause in count]:
+        text += f": {listed(parts)}"
+    if "other" in count:
+        terms = bad.loc[bad["cause"] == "other", "by"].value_counts()
+        most = listed(f"{_TERMS[term]} ({each})" for term, each in terms.items())
+        text += f". The other {count['other']} share no one cause; their largest term is {most}"
+    display.say(f"{text}.")
+
+
 def failures(compared: Rows, fit: Any) -> None:
-    """Show how the plain law fails, and how many of each failure the tuned law mends."""
+    """Show how the plain law fails, and how many of each failure the tuned law mends; folded."""
     low, far, _ = below_the_peak(compared, fit)
     bad = compared[compared["one_off"].abs() > 25]
     if bad.empty:
         return
     short, below = bad["one_off"] < 0, bad["label"].isin(low)
-    words = {"launch": "fixed time", "memory": "bytes", "compute": "FLOPs"}
-    keys = pd.DataFrame({"kind": "too short, other ways", "term": bad["by"].map(words)})
+    keys = pd.DataFrame({"kind": "too short, other ways", "term": bad["by"].map(_TERMS)})
     keys.loc[short & below] = "too short, ways far below their unit's peak", "any"
     keys.loc[~short] = "too long, all ways", "any"
     lines = []
@@ -64,13 +98,55 @@ def failures(compared: Rows, fit: Any) -> None:
     heads = {"kind": "the plain law's time", "term": "largest term", "rows": "products"}
     heads |= {"most": "most of them by", "near": "within 25% by the tuned law"}
     caption = f"The {far} products that the plain law puts further off than 25%"
-    display.table(table.sort_values("rows", ascending=False), heads, {}, caption)
-    left = table[(table["term"] == "bytes") & (2 * table["near"] < table["rows"])]
-    if len(left):
-        display.say(
-            f"Of the {left['rows'].iloc[0]} whose bytes are the largest term the tuned law mends "
-            f"{left['near'].iloc[0]}: neither of its two numbers changes the bandwidth."
+    display.table(table.sort_values("rows", ascending=False), heads, {}, caption, folded=True)
+
+
+def below_bandwidth(compared: Rows, here: Any, fit: Any, lab: Lab) -> None:
+    """Say which products that bytes bound take longer than the bandwidth allows, what share of it they reach,
+    and what is known of why.
+    """
+    bad = _by_cause(compared, here, fit)
+    bad = bad[bad["cause"] == "bandwidth"]
+    if bad.empty:
+        display.say("Every product that bytes bound reaches the bandwidth, to within 25%.")
+        return
+    ways = [perf_model.strategy(*key) for key in zip(bad["format"], bad["impl"], strict=True)]
+    fixed = [
+        fit.launch_us * perf_model.launched(how, int(b)) for how, b in zip(ways, bad["batch"], strict=True)
+    ]
+    bad = bad.assign(first=[how.extra > 0 for how in ways], fixed=fixed)
+    bad = bad.assign(share=(bad["one_us"] - bad["fixed"]) / (bad["median_us"] - bad["fixed"]))
+    by = bad.groupby("label").agg(rows=("share", "size"), share=("share", "median"))
+    by = by.sort_values("rows", ascending=False, kind="stable")
+    lines = [f"{row.rows} by {row.Index} ({row.share:.0%})" for row in by.itertuples()]
+    near = int((bad["own_off"].abs() <= 25).sum())
+    display.say(
+        f"Other kernels take too long where bytes are the largest term: {counted(len(bad), 'product')}, "
+        f"{listed(lines)}. In brackets: the median share of the bandwidth that they reach, the law's time "
+        "for bytes over the time beyond the fixed time. "
+        f"The tuned law mends {near} of them"
+        + (": neither of its two numbers changes the bandwidth." if 2 * near < len(bad) else ".")
+    )
+    display.say(_why_slow(bad, lab))
+
+
+def _why_slow(bad: Rows, lab: Lab) -> str:
+    """What is known of why products do not reach the bandwidth."""
+    known, read, copy = [], lab.roof.get("dram_read"), lab.roof.get("dram_copy")
+    first, idle = int(bad["first"].sum()), bad.loc[bad["why"].str.contains("tiles for"), "why"]
+    if first and read and copy and copy.value < 0.98 * read.value:
+        known.append(
+            f"In {first} of them the weights are first written as FP16. The law charges writes and reads at "
+            f"the rate of reads alone; [lesson 01](01_bandwidth.ipynb)'s `copy`, which does both, reaches "
+            f"{copy.value / read.value:.0%} of it."
         )
+    if len(idle):
+        known.append(
+            f"In {len(idle)} of them the last round is not full, most often with {idle.mode().iloc[0]}."
+        )
+    if not known:
+        return "Why was not measured."
+    return " ".join(["**What is known of why.**", *known, "How much of the gap this makes was not measured."])
 
 
 def _useful(row: Any, sms: int) -> float:
@@ -85,17 +161,17 @@ def _share_worked(row: Any, here: Any, fit: Any) -> str:
     launches = perf_model.launched(how, int(row.batch))
     flops = perf_model.computed(how, int(row.n), int(row.k), int(row.batch), here.sms)
     compute = flops / here.peak(how.unit) / 1e6
-    left = row.median_us - launches * own.launch_us
-    kernels = f"{launches} × {own.launch_us:.2f}" if launches > 1 else f"{own.launch_us:.2f}"
+    left = row.median_us - launches * fit.launch_us
+    kernels = f"{launches} × {fit.launch_us:.2f}" if launches > 1 else f"{fit.launch_us:.2f}"
     text = (
         f"**The share of its unit's peak that it reaches** is {compute:,.2f} ÷ ({row.median_us:,.2f} − "
-        f"{kernels}) = {compute / left:.0%}: the law's time for FLOPs over the time beyond the way's own "
+        f"{kernels}) = {compute / left:.0%}: the law's time for FLOPs over the time beyond the "
         f"fixed time. Fitted to all products of this way it is {own.share:.0%}."
     )
     if how.tile is not None:
         text += (
-            " Rounds are part of the law's time, so the empty places of tiles and idle SMs count as work in "
-            f"this share; here they are {1 - _useful(row, here.sms):.0%} of it."
+            " Empty places of tiles and idle SMs count as work in this share; here they are "
+            f"{1 - _useful(row, here.sms):.0%} of it."
         )
     return text
 
@@ -105,13 +181,13 @@ def largest_failure(compared: Rows, here: Any, fit: Any, gpu: str) -> None:
     SMs, and draw what share each way reaches.
     """
     table, (low, far, short) = peak_shares(compared, fit), below_the_peak(compared, fit)
-    if low:
-        most = "The largest failure" if 2 * short >= far else "One failure"
-        display.say(
-            f"**{most}: kernels far below their unit's peak.** {far} products are further off "
-            f"than 25%. For {short} of them the time is too short, and they are by "
-            f"{counted(len(low), 'way')}: {listed(low)}."
-        )
+    most = "**The largest failure.** The" if 2 * short >= far else "The"
+    display.say(
+        f"{most} law's time is over 25% too short for {counted(short, 'product')} by "
+        f"{counted(len(low), 'way')}: {listed(low)}."
+        if low
+        else "No way is so far below its unit's peak that the law's time is over 25% too short."
+    )
     mine = compared[compared["label"].isin(low[:1]) & (compared["by"] == "compute")]
     if len(mine):
         useful = [round(_useful(row, here.sms), 6) for row in mine.itertuples()]
@@ -123,13 +199,23 @@ def largest_failure(compared: Rows, here: Any, fit: Any, gpu: str) -> None:
         return
     title = "Share of its unit's peak that each way reaches"
     fig, ax = plot.figure("%", title=title, height=1.1 + 0.24 * len(table))
-    plot.bars(ax, list(table["label"]), 100 * table["share"], "%", ("the law assumes", 100.0, "%"))
-    least = table.iloc[0]
+    capped = table["share"] >= 1
+    names = [name + ", at the cap" * full for name, full in zip(table["label"], capped, strict=True)]
+    plot.bars(ax, names, 100 * table["share"], "%", ("the law assumes", 100.0, "%"))
+    least, dividing = table.iloc[0], table.loc[capped & table["impl"].isin(_SHARE_K), "label"]
+    cap = (
+        " *At the cap*: not a measured share. The fit tries none above 100% and takes the largest that "
+        "explains the products about as well; those that bytes bound say nothing of it."
+    )
+    if len(dividing):
+        cap += f" A kernel that divides k beats the law's whole tiles, which raises it: {listed(dividing)}."
     plot.show(
         fig,
         f"{title}, {gpu}, fitted to its products: from {least['share']:.0%} ({least['label']}). Ways that "
-        "bytes or the fixed time always bound are left out. The fit tries no share above 100%.",
+        "bytes or the fixed time always bound are left out.",
     )
+    if capped.any():
+        display.say(cap.strip())
 
 
 def largest_left(compared: Rows, here: Any, fit: Any) -> None:
@@ -191,6 +277,7 @@ def errors_by_bound(compared: Rows) -> None:
     )
     kind = compared.why.where(~compared.why.str.contains("tiles for"), "a last round with idle SMs")
     kind = kind.where(~kind.str.contains("narrow ones"), "tiles of two widths, all counted as the wider")
+    kind = kind.replace({"short of the memory's rate": "bytes", "compute-bound": "FLOPs"})
     by = compared.assign(kind=kind, off=compared.own_off.abs(), near=100 * (compared.own_off.abs() <= 25))
     by = by.groupby("kind").agg(rows=("off", "size"), middle=("off", "median"), near=("near", "mean"))
     heads = {"kind": "what bounds the product", "rows": "products"}
@@ -251,8 +338,18 @@ def within_bounds(compared: Rows, apart: Rows, here: Any, spec: Any, fit: Any, g
     heads = {"law": "law", "fitted": "fitted", "tested": "tested on", "kind": "fit or prediction"}
     heads |= {"near25": "within 25%", "near10": "within 10%"}
     display.table(table, heads, {}, f"What was fitted to {len(compared):,} products on {gpu}, and tested")
+    near = compared[["one_off", "own_off"]].abs() <= 25
+    mended = int((~near["one_off"] & near["own_off"]).sum())
+    worse = compared.loc[near["one_off"] & ~near["own_off"], "label"].value_counts()
     display.say(
-        "A *prediction* is of products, or of a GPU, that were not fitted. A fit's own score says how well "
-        "it sums up what was measured."
+        f"The tuned law brings {mended:,} of {(~near['one_off']).sum():,} products within 25%"
+        + (
+            f" and puts {counted(int(worse.sum()), 'other')} further off than that, most often by "
+            f"{worse.index[0]} ({worse.iloc[0]})"
+            if len(worse)
+            else ""
+        )
+        + ". A *prediction* is of products, or of a GPU, that were not fitted. A fit's own score says how "
+        "well it sums up what was measured."
     )
     return within

@@ -235,7 +235,7 @@ def _chart(table: Rows, gpu: Any) -> None:
             at = max(float(end), float(saved)) + 0.02 * most
             says = f"{'saves' if saved >= 0 else 'loses'} {_signed(abs(saved))}"
             if round(lost, 1):
-                says += f", {_signed(abs(lost))} {'missing' if lost > 0 else 'more than estimated'}"
+                says += f",\n{_signed(abs(lost))} {'missing' if lost > 0 else 'above estimate'}"
             ax.text(at, y, says, va="center", fontsize=8.5, fontweight="bold")
     ax.set_ylim(len(table) - 0.3, -0.5)
     ax.set_xlim(min(0.0, 1.3 * float(table["saved"].min())) - 0.02 * most, 1.85 * most)

@@ -179,11 +179,14 @@ def pace_of_roles(here: Lab) -> None:
     )
     text += f"a block's two copies take {copies:.2f} µs, and its two products, with {tile} queries, "
     text += f"{products:.2f} µs"
-    if 1 / _FAR < copies / products < _FAR:
-        text += ": about equal."
-    else:
-        text += ": **copies set the pace.**" if copies > products else ": products set the pace."
-    display.say(text)
+    display.say(text + _pace(copies, products))
+
+
+def _pace(copies_us: float, products_us: float) -> str:
+    """Which of a tile's two times sets the pace, in words that end the sentence."""
+    if 1 / _FAR < copies_us / products_us < _FAR:
+        return ": about as long, so either may set the pace."
+    return f": at these rates {'copies' if copies_us > products_us else 'products'} set the pace."
 
 
 def roles_at_work(here: Lab, shared: bool) -> diagram.Drawing:
@@ -260,10 +263,7 @@ def _lengths_of_roles(here: Lab, found: roles.Roles, every: Rows) -> str:
     text = f"**How long?** By rung 9's two divisions a tile's two copies, {size:.0f} KiB shared by "
     text += f"{found.cluster} blocks, take {copies:.2f} µs, and its two products, 4 × {tile} × {tile} × "
     text += f"{roles.WIDTH} FLOPs, {products:.2f}"
-    if 1 / _FAR < copies / products < _FAR:
-        text += ": about as long, so either may set the pace."
-    else:
-        text += ": at that rate copies set the pace." if copies > products else ": tensor cores set the pace."
+    text += _pace(copies, products)
     best, most = _best(every), over_time.rates(here)[0]
     if best is not None and _needs(best) > most:
         text += f" The measured {best['tflop_s']:,.0f} TFLOP/s would take {_needs(best):,.0f} GB/s of copies "

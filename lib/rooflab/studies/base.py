@@ -132,8 +132,8 @@ class Study:
     # What a case took on the H200 beside the clock, for estimates: buffers, gate before and after; one check.
     setup_s: float = 0.45
     check_s: float = 0.4
-    # Checks, by operator, of time, power or free memory, which other processes on the GPU would change; None
-    # stands for all of a study.
+    # Operators whose checks read time, power or free memory, which other processes on the GPU would change.
+    # None: run every check of the study alone.
     checks_apart: Sequence[str] | None = None
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:

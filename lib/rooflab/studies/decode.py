@@ -358,7 +358,7 @@ class Decode(Study):
 
         asked = decode_checks.cases(effort, device)
         wanted = [("checks", asked, None), ("cupti", traced(), None), ("ncu", counted(device), METRICS)]
-        return [*wanted, ("timeline", timed(device), None)]
+        return [*wanted, ("timeline", [*timed(device), *decode_checks.timed_beside(device)], None)]
 
     def profile_columns(self, tool: str, metrics: Sequence[str] | None) -> tuple[str, ...]:
         if tool == "cupti":

@@ -319,6 +319,23 @@ def _refused(case: Case) -> Rows:
 # --- block by block -----------------------------------------------------------------------------------------
 
 
+def timed_beside(device: Sized | None = None) -> list[Case]:
+    """What `decode.timed` asks, of rungs that lose in a format and of those that they are held against."""
+    wanted = [("4_tma", "fp16")] + [
+        (name, "int4_g128") for name in ("3_persistent", "4_tma", "6_producer_warps", "9_flags_in_data")
+    ]
+    there, found = decode.last(device), []
+    for name, form in wanted:
+        head = decode.FORMATS[form]
+        words = {"steps": timeline.STEPS} | ({"head": head} if head != form else {})
+        found += [
+            dataclasses.replace(case, impl=name, format=form, options=options(**words))
+            for case in decode.timed(device)[:1]
+            if name in there
+        ]
+    return found
+
+
 def layer_of(case: Case) -> pd.DataFrame:
     """Rows of `timeline.layer` for a case of `decode.timed`, once its kernel has passed the gate."""
     gate.admit(decode_work.work_of(case))

@@ -7,4 +7,5 @@ ROOT = Path(os.environ.get("ROOFLAB_ROOT") or Path(__file__).resolve().parents[2
 DATA = ROOT / "data"
 NOTEBOOKS = ROOT / "notebooks"
 KERNELS = ROOT / "kernels"
+SECOND = ROOT / "examples" / "second_recording"  # of a GPU in data/, on other cards and hosts
 BUILD = ROOT / "build"

@@ -1,9 +1,10 @@
 """Devices meet on the cases they share."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from rooflab.errors import RooflabError, UsageError
-from rooflab.records.compare import compare, scaling
+from rooflab.records.compare import compare, repeats, scaling
 from rooflab.records.store import Case, Store
 from rooflab.view import comparison
 
@@ -29,6 +30,29 @@ def test_shared_cases_meet_in_order(tmp_path):
     assert set(table["roof_fraction_a"]) == {0.9} and set(table["roof_fraction_b"]) == {0.5}
     assert table.loc[0, ["kind", "impl", "clock", "cache"]].tolist() == ["own", "1", "graph", "cold"]
     assert np.allclose(compare(b, a)["ratio_b"] * table["ratio_b"], 1)
+
+
+def test_repeats_count_by_clock_what_is_near(tmp_path):
+    a = device(tmp_path, "h200", {1: 1.0, 2: 10.0, 3: 4.0, 4: 2.0})
+    b = device(tmp_path, "second", {1: 1.0, 2: 10.9, 3: 5.0, 4: None})
+    table = compare(a, b)
+    wall = table.assign(clock="wall", ratio_b=[2.0, 2.0, 1.0])
+    found = repeats(pd.concat([table, wall.assign(clock="graph_pdl"), wall])).set_index("clock")
+    assert found["cases"].to_dict() == {"graph": 6, "wall": 3}
+    assert found.loc["graph", "within"] == 0.5 and found.loc["wall", "within"] == pytest.approx(1 / 3)
+    assert found.loc["wall", "median"] == 2.0
+
+
+def test_the_second_recording_repeats_by_the_graph_clock():
+    from rooflab import paths
+    from rooflab.book import readme
+
+    second = Store(paths.SECOND, "h200")
+    assert second.runs()["commit"].str.fullmatch("[0-9a-f]{40}").all()
+    found = repeats(compare(Store(paths.DATA, "h200"), second)).set_index("clock")
+    assert found.loc["graph", "within"] > 0.99 and found.loc["graph", "cases"] > 1000
+    assert readme.repeated(Store(paths.DATA, "h200"))["clock"].tolist() == found.index.tolist()
+    assert readme.repeated(Store(paths.DATA, "h200-x4")).empty
 
 
 def test_studies_are_those_both_have_or_those_named(tmp_path):

@@ -4,6 +4,7 @@ import pandas as pd
 
 from rooflab import paths
 from rooflab.hardware import device
+from rooflab.records import compare
 from rooflab.records.case import parse_options
 from rooflab.records.store import Store, published_devices
 from rooflab.studies.bandwidth import roofs
@@ -290,6 +291,21 @@ def ceilings(store: Store) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["roof", "measured", "sustained", "datasheet", "share"])
 
 
+def repeated(store: Store) -> pd.DataFrame:
+    """How near a second recording of the same GPU model, if the course keeps one, comes to this one: a row a
+    clock, as `rooflab compare` prints them.
+    """
+    found = compare.repeated(store)
+    return pd.DataFrame(
+        {
+            "clock": found["clock"],
+            "cases": found["cases"],
+            "median time over ours": found["median"].map("{:.3f}".format),
+            f"within {compare.NEAR:.0%}": found["within"].map("{:.1%}".format),
+        }
+    )
+
+
 def markdown(store: Store) -> str:
     """The line that names the GPU, what our kernels reach, and its roofs, as Markdown."""
     kernels = results(store)
@@ -302,6 +318,7 @@ def markdown(store: Store) -> str:
         "Sustained, as power allows": kept_up(store),
         "The same products by peers with weights in another format": other_weights(store),
         "Roofs": ceilings(store),
+        "The same cases on other cards and hosts": repeated(store),
     }
     lines = [device_line(store)]
     for place, (head, part) in enumerate(parts.items()):
@@ -312,7 +329,9 @@ def markdown(store: Store) -> str:
                 ["", _HEADS] if "weights" in part and part["weights"].str.endswith("q8_0 head").any() else []
             )
         elif len(part):
-            lines += ["", f"<details><summary>{head}</summary>", "", *table(part), "", "</details>"]
+            lines += ["", f"<details><summary>{head}</summary>", "", *table(part)]
+            lines += ["", _HOSTS] if "clock" in part else []
+            lines += ["", "</details>"]
     return "\n".join(lines) + "\n"
 
 
@@ -326,6 +345,11 @@ def _passes(share: str) -> bool:
     """Whether a share such as "103% of fp16_tensor" is above a tensor roof."""
     return "tensor" in share and float(share.partition("%")[0]) > 100
 
+
+_HOSTS = (
+    "The `graph` clock times the GPU alone. `event` and `wall` also hold what the host takes to launch, and "
+    "hosts differ. `rooflab compare h200 examples/second_recording/h200` prints every case."
+)
 
 _HEADS = (
     "A head is a model's last matrix, which scores every token of the vocabulary. With its head in Q8_0 a "

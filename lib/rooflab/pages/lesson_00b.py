@@ -14,6 +14,7 @@ from rooflab.bench import clock
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
+from rooflab.records import compare
 from rooflab.studies import environment, power
 from rooflab.view import diagram, display, explorer, plot
 from rooflab.words import listed, times
@@ -126,6 +127,20 @@ def profilers(times: Rows) -> None:
         lines[1] += f"{ends.ncu.iloc[-1]:.2f} times at {most:,}."
     display.fold_items("What a profiler reads", lines)
     by_clock(times, "graph", *PROFILERS)
+
+
+def repeated(lab: Lab, gpu: str) -> None:
+    """Say how many times of a second recording, on other cards and hosts, are near this one's, by clock."""
+    found = compare.repeated(lab.store).set_index("clock")
+    if lab.mode == "live" or "graph" not in found.index:
+        return
+    said = [f"by `{clock}` {found.within[clock]:.1%} of {found.cases[clock]:,}" for clock in found.index]
+    text = f"**Does it repeat?** The cases were recorded again, on other cards of the {gpu} in other hosts. "
+    text += f"Times within {compare.NEAR:.0%} of the first: {listed(said)}."
+    if found.within["graph"] > found.within.drop("graph").max():
+        text += " `event` and `wall` hold the host's launches, and hosts differ."
+        text += " So the course ranks kernels by `graph`."
+    display.say(text)
 
 
 # --- dependent launch ---------------------------------------------------------------------------------------

@@ -5,11 +5,13 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from rooflab import paths
 from rooflab.errors import UsageError
 from rooflab.records.store import Store
 
 _SHARED = ["study", "case", "operator", "impl", "kind", "clock", "cache"]
 _EACH = ["median_us", "roof_fraction"]
+NEAR = 0.1  # how far apart two times of one case may be and still count as repeated
 
 
 def letters(stores: Iterable[Store]) -> dict[str, Store]:
@@ -73,6 +75,30 @@ def scaling(table: pd.DataFrame) -> pd.DataFrame:
             ["study", "operator", "cases", *sorted(wanted, key=lambda name: str(name)[:5], reverse=True)]
         ]
     )
+
+
+def repeats(table: pd.DataFrame) -> pd.DataFrame:
+    """How near each other recording's times are to the first's, from `compare`'s table: what tells whether a
+    recording of the same GPU repeats.
+
+    A row a clock and recording: clock, recording (its letter), cases, median ratio of its time to the
+    first's, and within, the share of cases whose times are at most NEAR apart."""
+    rows = []
+    for clock, group in table.assign(clock=table["clock"].str.split("_").str[0]).groupby("clock", sort=False):
+        for name in table:
+            if str(name).startswith("ratio_"):
+                ratios = group[name].dropna()
+                near = ratios.between(1 - NEAR, 1 + NEAR).mean()
+                rows.append((clock, str(name).removeprefix("ratio_"), len(ratios), ratios.median(), near))
+    return pd.DataFrame(rows, columns=["clock", "recording", "cases", "median", "within"])
+
+
+def repeated(store: Store) -> pd.DataFrame:
+    """`repeats` of a recording of this repository and the second one that it keeps of the same GPU model; an
+    empty frame where it keeps none."""
+    second = Store(paths.SECOND, store.device)
+    kept = store.root == paths.DATA and second.folder.is_dir()
+    return repeats(compare(store, second)) if kept else repeats(pd.DataFrame(columns=["clock"]))
 
 
 def best(*stores: Store) -> pd.DataFrame:

@@ -17,8 +17,8 @@ _MOST = 30  # cases that are drawn where nothing sums them up
 
 def tables(stores: Sequence[Store]) -> tuple[str, Figure]:
     """The text and the picture of a comparison, the first recording being what the others are held to:
-    best rates, the cases that they share, and how operators scale over the devices. RooflabError where they
-    share neither a case nor an operator with a rate.
+    best rates, the cases that they share, how operators scale over the devices, and how near times are, by
+    their clock. RooflabError where they share neither a case nor an operator with a rate.
     """
     named = compare.letters(stores)
     cases, bests = compare.compare(*stores), compare.best(*stores)
@@ -38,6 +38,9 @@ def tables(stores: Sequence[Store]) -> tuple[str, Figure]:
     if len(scaled):
         text += ["", "Scaling: speed as a multiple of a's, share of roof; medians over cases that all hold"]
         text += [_text(scaled, 3)]
+    if len(cases):
+        text += ["", f"By clock: the median ratio to a's times, and the share within {compare.NEAR:.0%}"]
+        text += [_text(compare.repeats(cases), 3)]
     what, bars = _drawn(scaled, bests, cases)
     others = [letter for letter in named if letter != "a"]
     drawn = [(f"{name}, {named[x].device}", row[f"{what}_{x}"]) for name, row in bars for x in others]

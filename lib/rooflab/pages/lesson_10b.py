@@ -353,9 +353,9 @@ def excess(rows: Rows) -> None:
     display.say(
         f"Above its bound a token takes {min(before):,.0f} to {max(before):,.0f} µs on one GPU, and "
         f"{min(over):,.0f} to {max(over):,.0f} µs on two. One GPU runs `decode_step`, a whole token in one "
-        "launch or a launch a phase. Barriers inside a kernel do not reach another GPU, so two GPUs run "
-        f"kernels between which the sums are made: {launches} launches a layer, each with a start and an "
-        "end. [Lesson 10c](10c_large.ipynb) moves the sums into the norms and spares launches."
+        "launch or a launch a phase. Its barriers do not reach another GPU, so two GPUs make each sum in "
+        f"a kernel between two others: {launches} launches a layer, each with a start and an end. "
+        "[Lesson 10c](10c_large.ipynb) moves the sums into the norms and spares launches."
     )
 
 

@@ -357,12 +357,12 @@ def _promised(found: Rows) -> str:
     if split.FUSED not in us:
         return ""
     with_overlap = (us[split.FUSED] / bound[split.FUSED]).dropna()
-    text = "\n\n**Verdict**, like with like. "
+    text, who = "\n\n**Verdict**, like with like. ", "two GPUs"
     if split.FUSED_PLAIN in us:
         plain = (us[split.FUSED_PLAIN] / plain_us(found)).dropna()
         text += f"By plain launches two GPUs take {spanned(plain, '.2f')} times their estimate, which "
-        text += f"{_near(plain)}. "
-    text += f"With overlap they take {spanned(with_overlap, '.2f')} times their bound"
+        text, who = f"{text}{_near(plain)}. ", "they"
+    text += f"With overlap {who} take {spanned(with_overlap, '.2f')} times their bound"
     if links.ALONE in us:
         alone = (us[links.ALONE] / bound[links.ALONE]).dropna()
         text += f"; one GPU takes {spanned(alone, '.2f')} times its own"

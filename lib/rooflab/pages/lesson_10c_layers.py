@@ -23,7 +23,7 @@ PARTS = {
     "launches": ("other launches", "#CFCFCF"),
     "head": ("half the output head", "#F0E442"),
 }
-UNSAVED = ("estimated, not saved", "#D55E00")
+UNSAVED = ("not saved", "#D55E00")
 
 
 def half_a_head(rows: Rows) -> None:

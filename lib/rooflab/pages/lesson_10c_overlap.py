@@ -48,7 +48,8 @@ def timeline(rows: Rows) -> None:
     table = table[table["plain"] > table["fused"]]
     if table.empty:
         diagram.launches_of_a_layer().show()
-        display.say("What overlap hides was not timed here.")
+        timed = a_layer(rows)["plain"].notna().any()
+        display.say("Overlap hides nothing here." if timed else "What overlap hides was not timed here.")
         return
     row = table.loc[thread(rows)]
     sizes: dict[str, float] = {}

@@ -39,7 +39,7 @@ def predicted(rows: Rows) -> None:
         ("Two: bound, all launches hidden", sums, fused, alone / fused),
         ("Two: estimate by plain launches", launches, estimate, alone / estimate),
     ]
-    columns = {"line": "Line", "how": "Arithmetic", "us": "A token (µs)", "gain": "Gain over one GPU"}
+    columns = {"line": "Prediction", "how": "Arithmetic", "us": "A token (µs)", "gain": "Gain over one GPU"}
     forms = {"line": "", "how": "", "us": "{:,.0f}", "gain": "{:.2f}"}
     title = f"{thread(rows)}, predicted: a token by the fused way"
     display.table(pd.DataFrame(lines, columns=list(columns)), columns, forms, title)

@@ -14,6 +14,7 @@ from rooflab.ops import all_reduce
 from rooflab.pages import NEAR, Opening, Rows, bars, held, lesson_10, spread
 from rooflab.studies import links
 from rooflab.view import display, explorer, models, plot
+from rooflab.view.diagram import handovers
 from rooflab.words import listed, times
 
 WIDTH = 4096  # of Llama-3-8B's activations
@@ -348,12 +349,13 @@ def excess(rows: Rows) -> None:
     alone = found[found["impl"] == links.ALONE]
     over = (ours["median_us"] - ours["predicted_us"]).tolist()
     before = (alone["median_us"] - alone["predicted_us"]).tolist()
+    launches = len(next(iter(handovers.by_way().values())))
     display.say(
         f"Above its bound a token takes {min(before):,.0f} to {max(before):,.0f} µs on one GPU, and "
         f"{min(over):,.0f} to {max(over):,.0f} µs on two. One GPU runs `decode_step`, a whole token in one "
-        "launch or a launch a phase. A sum over GPUs ends that: the split decoder launches about ten kernels "
-        "a layer, and each has a start and an end. [Lesson 10c](10c_large.ipynb) moves the sums into the "
-        "norms and spares launches."
+        "launch or a launch a phase. Its barriers do not reach another GPU, so two GPUs make each sum in "
+        f"a kernel between two others: {launches} launches a layer, each with a start and an end. "
+        "[Lesson 10c](10c_large.ipynb) moves the sums into the norms and spares launches."
     )
 
 

@@ -10,13 +10,22 @@ import pandas as pd
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import SOURCES, Opening, Rows, lesson_10, lesson_10b, lesson_10c_memory, one_line, spread
+from rooflab.pages import (
+    NEAR,
+    SOURCES,
+    Opening,
+    Rows,
+    lesson_10,
+    lesson_10b,
+    lesson_10c_memory,
+    one_line,
+    spread,
+)
 from rooflab.studies import links, split
 from rooflab.view import display, plot
 from rooflab.view.diagram import handovers
-from rooflab.words import FORMATS, listed
+from rooflab.words import FORMATS, counted, listed
 
-TIMES = ("predicted_us", "median_us")
 WAYS = {
     split.SEPARATE: "sums by our kernel",
     links.NCCL: "sums by NCCL",
@@ -59,20 +68,20 @@ def _gains(found: Rows) -> Rows:
 
 
 def opening(rows: Rows, here: Lab) -> Opening:
-    """What the fused way brings to the models that gain most and least; the gains."""
+    """What two GPUs gain by the fused way; what sums cost without it, and its two remedies; the gains."""
     found, gpu = tokens(rows), here.run["gpu"]
     by = found.set_index(["title", "impl"])
     fused = found[(found["impl"] == split.FUSED) & found["gain"].notna()]
     large, least = (fused.loc[at(fused["gain"])] for at in (pd.Series.idxmax, pd.Series.idxmin))
     answer = (
-        f"Of {large['title']} two {gpu}s make {large['tok_s']:,.0f} tokens a second by {WAYS[split.FUSED]} "
-        f"where one makes {by.loc[large['title'], links.ALONE]['tok_s']:,.0f}, {large['gain']:.2f} times as "
-        "many."
+        f"Two {gpu}s make a token {spanned(fused['gain'], '.2f')} times as fast as one, once each sum over "
+        "the GPUs is part of a norm and each launch starts before the one in front of it ends. "
+        f"{large['title']} gains most, {large['tok_s']:,.0f} tokens a second where one GPU makes "
+        f"{by.loc[large['title'], links.ALONE]['tok_s']:,.0f}"
     )
-    if len(fused) > 1:
-        answer += f" {least['title']} gains least, {least['gain']:.2f} times."
-    answer += f"{_main(rows)}{_decides(rows)}{_for_nothing(rows)}"
+    answer += f"; {least['title']} gains least." if len(fused) > 1 else "."
     answer += lesson_10c_memory.needs(rows, here.run_of("split"))
+    answer += f"\n\n{_problem(found)}\n\n{_remedies(rows)}"
     able = (
         "say what a launch that overlaps the one before it hides, and measure it",
         "move a sum over GPUs into the kernel that needs it, and count the launches that this spares",
@@ -81,6 +90,43 @@ def opening(rows: Rows, here: Lab) -> Opening:
     )
     fig, caption = _chart(found, gpu)
     return answer, able, (fig, f"{caption} {lesson_10b.other_gains(here)}".rstrip())
+
+
+def _problem(found: Rows) -> str:
+    """What two sums a layer make of its launches, and which models they make slower than one GPU."""
+    text = (
+        "*The problem.* Each GPU holds half of every matrix (**tensor parallelism**), so each layer needs "
+        f"two sums over the GPUs. With a kernel for each sum a layer is {launched()[0]} launches"
+    )
+    gains = found[found["impl"] == split.SEPARATE].set_index("title")["gain"]
+    slower = gains[gains < 1]
+    if slower.empty:
+        return f"{text}."
+    speeds = listed(f"{gain:.2f}" for gain in slower)
+    return f"{text}, and two GPUs are slower than one on {listed(slower.index)}: {speeds} times its speed."
+
+
+def _remedies(rows: Rows) -> str:
+    """What the fused way is, and what overlap hides of a layer."""
+    table = a_layer(rows)
+    hidden = (table["plain"] - table["fused"]).dropna()
+    text = (
+        "*Two remedies.* The norm that follows a product makes its sum as well, and launches *overlap*: each "
+        "starts while the one before still runs. The **fused way** does both, in "
+        f"{launched()[1]} launches a layer"
+    )
+    if hidden.empty or hidden.min() <= 0:
+        return f"{text}."
+    return f"{text}; overlap hides {spanned(hidden, '.1f')} µs of each layer."
+
+
+def thread(rows: Rows) -> str:
+    """The model, in words, that the page works out: the one of whose layer overlap hides the largest share,
+    or else the first by the fused way; "" without one.
+    """
+    table = a_layer(rows).dropna(subset="fused")
+    share = ((table["plain"] - table["fused"]) / table["plain"]).dropna()
+    return str(share.idxmax() if len(share) else table.index[0]) if len(table) else ""
 
 
 def a_layer(rows: Rows) -> Rows:
@@ -97,51 +143,7 @@ def a_layer(rows: Rows) -> Rows:
     return pd.DataFrame({"model": model} | table)
 
 
-def _main(rows: Rows) -> str:
-    """What overlap hides of a layer."""
-    table = a_layer(rows)
-    hidden = (table["plain"] - table["fused"]).dropna()
-    if hidden.empty or hidden.min() <= 0:
-        return ""
-    return f" Overlap hides {_range(hidden, '.1f')} µs of a layer."
-
-
-def _decides(rows: Rows) -> str:
-    """The models that overlap alone brings from below one GPU's speed above it, and whether their layers are
-    the shortest.
-    """
-    by = tokens(rows).pivot_table("gain", "title", "impl", sort=False)
-    if not {split.FUSED_PLAIN, split.FUSED} <= set(by):
-        return ""
-    turned = by[(by[split.FUSED_PLAIN] < 1) & (by[split.FUSED] > 1)]
-    if turned.empty:
-        return ""
-    us = a_layer(rows)["plain"]
-    rest = us.drop(turned.index).dropna()
-    short = ""
-    if len(rest) and us[turned.index].max() < rest.min():
-        short = f", where layers are shortest ({_range(us[turned.index], '.0f')} µs)"
-    return (
-        f" That decides for {listed(turned.index)}{short}: without overlap two GPUs are "
-        f"slower than one, {_range(turned[split.FUSED_PLAIN], '.2f')} times its speed; with it they are "
-        "faster."
-    )
-
-
-def _for_nothing(rows: Rows) -> str:
-    """The models on which the fused way's kernels cost as much as overlap hides, or more."""
-    table = a_layer(rows)
-    lost = table[(table["plain"] > table["fused"]) & (table["fused"] >= table["separate"])]
-    if lost.empty:
-        return ""
-    slower = listed(f"{one / two - 1:.0%}" for one, two in zip(lost["plain"], lost["separate"], strict=True))
-    return (
-        f" The price shows on {listed(lost.index)}: without overlap the fused way is {slower} slower than a "
-        "kernel for each sum, and overlap hides no more than that."
-    )
-
-
-def _range(values: Any, form: str) -> str:
+def spanned(values: Any, form: str) -> str:
     """The ends of some values, or the one number that both are."""
     return " to ".join(dict.fromkeys(f"{end:{form}}" for end in (values.min(), values.max())))
 
@@ -155,7 +157,7 @@ def _chart(found: Rows, gpu: Any) -> Any:
     shared = found[found["gain"].notna() & (found["impl"] != links.ALONE)]
     names = list(dict.fromkeys(shared["title"]))
     caption = "A token on two GPUs, times one GPU's speed"
-    fig, ax = plot.figure("times one GPU's speed", title=caption, height=1.3 + 0.45 * len(names))
+    fig, ax = plot.figure("times one GPU's speed", title=caption, height=1.2 + 0.38 * len(names))
     by = shared.set_index(["title", "impl"])["gain"]
     parts = {  # our kernel first: it and NCCL have the colours of lesson 10b's chart
         WAYS[impl]: [by.get((name, impl), np.nan) for name in names] for impl in SHADES
@@ -188,9 +190,9 @@ def assumed() -> None:
     width = 4096
     sent = links.crossing("all_reduce", split.SEPARATE, 2 * width, 2)
     display.say(
-        f"We charge a sum what [lesson 10](10_links.ipynb) assumed: {links.HOP_US:g} µs for a crossing of "
-        f"the link, and {links.LAUNCH_US:g} µs for a launch where it is a kernel of its own. Inside a norm "
-        "there is none, because the norm is launched anyway. Its bytes add little: packets carry the round "
+        f"We charge what [lesson 10](10_links.ipynb) assumed: {links.LAUNCH_US:g} µs for a launch and "
+        f"{links.HOP_US:g} µs for a crossing of the link. In the bound a sum inside a norm is a crossing; a "
+        "sum by a kernel of its own is a launch as well. Bytes add little: packets carry the round "
         f"beside the numbers, so {width:,} numbers in FP16 are {plot.size_text(sent)}, "
         f"{sent / links.SHEET_GB_S / 1e3:.2f} µs at the datasheet's {links.SHEET_GB_S:g} GB/s."
     )
@@ -202,29 +204,41 @@ def launched() -> tuple[int, int]:
     return separate, inside
 
 
-def _least_by(found: Rows) -> Any:
-    """By model: the predicted gain of a second GPU if overlap hid no launch of the fused way."""
-    us = found.pivot_table("predicted_us", "title", "impl", sort=False)
+def plain_us(found: Rows) -> Any:
+    """By model in words: a token's estimate by plain launches: the fused way's bound, and launches."""
+    us = found[found["impl"] == split.FUSED].set_index("title")
+    layers = np.array([model_shapes.get(str(model)).layers for model in us["model"]])
+    return us["predicted_us"] + layers * launched()[1] * links.LAUNCH_US
+
+
+def gains_by(found: Rows) -> Any:
+    """By model in words that one GPU was timed with, the gain of a second by the fused way: `said` by the
+    bounds, `least` by the estimate for plain launches, `got` measured with overlap and `plain` without.
+    """
+    us, bound = (found.pivot_table(of, "title", "impl", sort=False) for of in ("median_us", "predicted_us"))
+    names = ["said", "least", "got", "plain"]
     if not {links.ALONE, split.FUSED} <= set(us):
-        return pd.Series(dtype=float)
-    models = found.drop_duplicates("title").set_index("title")["model"].reindex(us.index)
-    layers = np.array([model_shapes.get(str(model)).layers for model in models])
-    return (us[links.ALONE] / (us[split.FUSED] + layers * launched()[1] * links.LAUNCH_US)).dropna()
+        return pd.DataFrame(columns=names, dtype=float)
+    plain = us.get(split.FUSED_PLAIN, np.nan)
+    ratios = (
+        bound[links.ALONE] / bound[split.FUSED],
+        bound[links.ALONE] / plain_us(found),
+        us[links.ALONE] / us[split.FUSED],
+        us[links.ALONE] / plain,
+    )
+    return pd.DataFrame(dict(zip(names, ratios, strict=True))).reindex(us.index).dropna(subset="got")
 
 
 def predicted(rows: Rows) -> None:
-    """Say what the bounds promise; show the bound of a token of each model on one GPU and on two, and the
-    part of it that sums take.
-    """
+    """Say what the bounds and the estimates promise of all models; fold the bounds of each."""
     found, lines = tokens(rows), []
-    said, least = _gain_by(found, "predicted_us"), _least_by(found)
-    if len(said):
+    gains = gains_by(found)
+    if len(gains):
         display.say(
-            f"**Estimate if all launches are hidden: {said.min():.2f} to {said.max():.2f} times one GPU's "
-            f"speed** by {WAYS[split.FUSED]}. **Estimate if no launches are hidden: {least.min():.2f} to "
-            f"{least.max():.2f}**, with {launched()[1]} launches a layer at {links.LAUNCH_US:g} µs each. "
-            "Neither is a limit: both assume that weights arrive at the datasheet's bandwidth, on one GPU as "
-            f"on two, and leave out what else kernels do. {_left_out(found)}"
+            f"**Over {counted(len(gains), 'model')} two GPUs should be {spanned(gains['said'], '.2f')} times "
+            f"as fast as one if overlap hides every launch, and {spanned(gains['least'], '.2f')} times "
+            "by plain launches.** Both take the datasheet's bandwidth, on one GPU as on two, and leave out "
+            f"what else kernels do. {_left_out(found)}"
         )
     for name, part in found.groupby("title", sort=False):
         by = part.set_index("impl")["predicted_us"]
@@ -235,15 +249,15 @@ def predicted(rows: Rows) -> None:
             {"title": name, "alone": by.get(links.ALONE), "fused": by.get(split.FUSED)}
             | {"apart": by.get(split.SEPARATE)}
             | {impl: 2 * layers * us for impl, us in each.items()}
-            | {"said": said.get(name), "least": least.get(name)}
+            | {"said": gains["said"].get(name), "least": gains["least"].get(name)}
         )
     columns = {"title": "Model", "alone": "One GPU (µs)"}
     columns |= {"apart": f"Two, {WAYS[split.SEPARATE]} (µs)", split.SEPARATE: "Its sums (µs)"}
     columns |= {"fused": f"Two, {WAYS[split.FUSED]} (µs)", split.FUSED: "Its sums (µs) "}
-    columns |= {"said": "Gain if all launches are hidden", "least": "If none are"}
+    columns |= {"said": "Gain by the bounds", "least": "Estimated by plain launches"}
     forms = {"title": "", **dict.fromkeys(list(columns)[1:], "{:,.0f}")}
     forms |= dict.fromkeys(("said", "least"), "{:.2f}")
-    caption = "Bounds of a token, before anything was measured"
+    caption = "Bounds of every model, before anything was measured"
     display.table(pd.DataFrame(lines), columns, forms, caption, folded=True)
 
 
@@ -261,22 +275,19 @@ def _left_out(found: Rows) -> str:
 
 
 def measured(rows: Rows) -> None:
-    """Show a token of every model on one GPU and on two, predicted and measured."""
+    """Show the gain of a second GPU on every model, predicted and measured; fold the times."""
     found = tokens(rows)
     by = found.pivot_table("tok_s", "title", "impl", sort=False)
-    short = pd.DataFrame({"title": by.index, "alone": by.get(links.ALONE)})
-    short = short.assign(**{impl: by[impl] for impl in WAYS})
-    ours = found[found["impl"] == split.FUSED].set_index("title")
-    short["share"] = ours["predicted_us"] / ours["median_us"]
-    short["said"], short["got"] = (_gain_by(found, of).reindex(short.index) for of in TIMES)
-    short["least"] = _least_by(found).reindex(short.index)
-    columns = {"title": "Model", "alone": "One GPU"} | {impl: f"Two, {says}" for impl, says in WAYS.items()}
-    columns |= {"least": "Gain if no launches are hidden", "said": "If all are", "got": "Measured"}
-    columns |= {"share": "Bound ÷ time"}
-    forms = {"title": "", **dict.fromkeys(("alone", *WAYS), "{:,.0f}"), "share": "{:.0%}"}
-    forms |= dict.fromkeys(("least", "said", "got"), "{:.2f}")
-    caption = f"Tokens a second; gain over one GPU, and the bound over the time, by {WAYS[split.FUSED]}"
-    display.table(short.reset_index(drop=True), columns, forms, caption)
+    gains = gains_by(found).reindex(by.index)
+    short = gains.assign(title=by.index, alone=by.get(links.ALONE), fused=by[split.FUSED])
+    columns = {"title": "Model", "alone": "One GPU (tok/s)", "fused": f"Two, {WAYS[split.FUSED]} (tok/s)"}
+    columns |= {"least": "Gain by plain launches, estimated", "plain": "measured"}
+    columns |= {"said": "Gain with overlap, by the bounds", "got": "measured "}
+    if gains["plain"].isna().all():
+        columns.pop("plain")
+    forms = {"title": "", **dict.fromkeys(("alone", "fused"), "{:,.0f}")}
+    forms |= dict.fromkeys(gains, "{:.2f}")
+    display.table(short.reset_index(drop=True), columns, forms, "Gains over one GPU, predicted and measured")
     found["who"] = [(WAYS | {split.FUSED_PLAIN: PLAIN}).get(impl, "one GPU") for impl in found["impl"]]
     spread(found, ".1e", ",.0f")
     columns = {"title": "Model", "who": "On", "predicted_us": "Bound (µs)", "median_us": "Median (µs)"}
@@ -301,7 +312,19 @@ def pays(rows: Rows, gpu: Any) -> None:
     said = "; ".join(f"with {who} for {listed(names)}" for who, names in ways.items())
     display.say(
         f"**On {gpu}s two are faster than one** {said}."
-        f"{_beaten(found)}{_promised(found)}{_of_its_bound(found)}"
+        f"{_decides(found)}{_beaten(found)}{_promised(found)}{_of_its_bound(found)}"
+    )
+
+
+def _decides(found: Rows) -> str:
+    """The models that overlap alone brings from below one GPU's speed above it."""
+    gains = gains_by(found)
+    turned = gains.index[(gains["plain"] < 1) & (gains["got"] > 1)]
+    if turned.empty:
+        return ""
+    return (
+        f" Overlap decides for {listed(turned)}: by plain launches the fused way has "
+        f"{spanned(gains['plain'][turned], '.2f')} times one GPU's speed."
     )
 
 
@@ -328,31 +351,43 @@ def _of_its_bound(found: Rows) -> str:
     return text
 
 
-def _gain_by(found: Rows, of: str) -> Any:
-    """By model: how many times one GPU's speed two have by the fused way, by the times in column `of`."""
-    us = found.pivot_table(of, "title", "impl", sort=False)
-    if not {links.ALONE, split.FUSED} <= set(us):
-        return pd.Series(dtype=float)
-    return (us[links.ALONE] / us[split.FUSED]).dropna()
-
-
 def _promised(found: Rows) -> str:
-    """The verdict on the predicted gain of a second GPU, by the fused way: where the measured one lies."""
-    both = pd.DataFrame({"said": _gain_by(found, "predicted_us"), "got": _gain_by(found, "median_us")})
-    both = both.assign(least=_least_by(found).reindex(both.index)).dropna()
-    if both.empty:
+    """The verdict on bound and estimate: each beside the run that it speaks of."""
+    us, bound = (found.pivot_table(of, "title", "impl", sort=False) for of in ("median_us", "predicted_us"))
+    if split.FUSED not in us:
         return ""
-    low, high = both.index[both["got"] < both["least"]], both.index[both["got"] > both["said"]]
-    text = (
-        f"\n\n**Verdict**: the measured gain lies between the two estimates for "
-        f"{len(both) - len(low) - len(high)} of {len(both)} models."
+    with_overlap = (us[split.FUSED] / bound[split.FUSED]).dropna()
+    text, who = "\n\n**Verdict**, like with like. ", "two GPUs"
+    if split.FUSED_PLAIN in us:
+        plain = (us[split.FUSED_PLAIN] / plain_us(found)).dropna()
+        text += f"By plain launches two GPUs take {spanned(plain, '.2f')} times their estimate, which "
+        text, who = f"{text}{_near(plain)}. ", "they"
+    text += f"With overlap {who} take {spanned(with_overlap, '.2f')} times their bound"
+    if links.ALONE in us:
+        alone = (us[links.ALONE] / bound[links.ALONE]).dropna()
+        text += f"; one GPU takes {spanned(alone, '.2f')} times its own"
+    return f"{text}.{_short_of(gains_by(found))}"
+
+
+def _near(ratios: Any) -> str:
+    """For how many models a prediction holds."""
+    good = ratios.round(2).between(1 / NEAR, NEAR)
+    if good.all() or not good.any():
+        return f"holds within {NEAR - 1:.0%} for {'every' if good.any() else 'no'} model"
+    return (
+        f"holds within {NEAR - 1:.0%} for {good.sum()} of {len(good)} models ({listed(ratios.index[good])})"
     )
-    if len(high):
-        text += f" {listed(high)} gain{'s' * (len(high) == 1)} more than if all launches were hidden."
-    if len(low):
-        text += f" {listed(low)} gain{'s' * (len(low) == 1)} less than if no launches were hidden. So there "
-        text += "something else costs time, such as products that read below the datasheet's bandwidth."
-    return text
+
+
+def _short_of(gains: Rows) -> str:
+    """Which gains fall short of their predictions, and what follows."""
+    pairs = [pair for pair in (("plain", "least"), ("got", "said")) if gains[pair[0]].notna().any()]
+    if gains.empty or not all((gains[got] < gains[said]).all() for got, said in pairs):
+        return ""
+    whose = "Both gains fall" if len(pairs) > 1 else "The gain falls"
+    return (
+        f" {whose} short on every model: what the predictions leave out weighs more on two GPUs than on one."
+    )
 
 
 def baselines(rows: Rows, here: Lab) -> None:

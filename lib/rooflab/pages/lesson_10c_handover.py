@@ -19,6 +19,16 @@ def crossings(impl: str) -> int:
     return 1 if impl == INSIDE else links.crossings("all_reduce", impl)
 
 
+def alone_us(rows: Rows, width: int) -> float:
+    """Microseconds of a hand-over in one kernel, timed alone, at the measured width nearest to `width`; NaN
+    where none was measured.
+    """
+    found = rows[(rows["operator"] == split.FUSED) & (rows["impl"] == INSIDE)].set_index("n")
+    if found.empty:
+        return float("nan")
+    return float(found["median_us"][min(found.index, key=lambda n: abs(n - width))])
+
+
 def handed_over(rows: Rows, gpu: Any) -> None:
     """Draw a sum and a norm of one row by each way, with the predictions; say what one kernel saves."""
     found = rows[rows["operator"] == split.FUSED].copy()
@@ -59,7 +69,7 @@ def handed_over(rows: Rows, gpu: Any) -> None:
     spread(found, ".1e")
     columns = {"n": "Numbers in a row", "who": "Sum and norm", "predicted_us": "Predicted (µs)"}
     columns |= {"median_us": "Median (µs)", "ratio": "Median ÷ predicted", "gate": "Error (allowed)"}
-    forms = {"n": "{:,.0f}", "predicted_us": "{:.1f}", "median_us": "{:.2f}", "ratio": "{:.2f}"}
+    forms = {"n": "{:,.0f}", "predicted_us": "{:.1f}", "median_us": "{:.2f}", "ratio": "{:.3f}"}
     found["order"] = [list(WAYS).index(impl) for impl in found["impl"]]
     table = found.sort_values(["n", "order"]).reset_index(drop=True)
     packets = f"One block, so one SM, stores all packets of a row: {plot.size_text(4 * int(wide))} for "

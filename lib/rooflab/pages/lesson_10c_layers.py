@@ -10,7 +10,7 @@ import pandas as pd
 from rooflab.hardware import crossover
 from rooflab.numerics import model_shapes
 from rooflab.pages import Rows, four_gpus
-from rooflab.pages.lesson_10c import WAYS, launched, tokens
+from rooflab.pages.lesson_10c import WAYS, launched, thread, tokens
 from rooflab.pages.lesson_10c_handover import INSIDE
 from rooflab.studies import links, split
 from rooflab.view import display, plot
@@ -23,7 +23,7 @@ PARTS = {
     "launches": ("other launches", "#CFCFCF"),
     "head": ("half the output head", "#F0E442"),
 }
-MISSING = ("missing", "#D55E00")  # estimated minus measured
+UNSAVED = ("not saved", "#D55E00")
 
 
 def half_a_head(rows: Rows) -> None:
@@ -40,8 +40,8 @@ def half_a_head(rows: Rows) -> None:
 
 
 def excess(rows: Rows, gpu: Any) -> None:
-    """Say what of the fused way's saving the overlap is; show a ledger of one model, with what the rest
-    should be; draw it for all; say what the fused way's kernels cost; fold the figures.
+    """Say what of the fused way's saving the overlap is; show a ledger of one model, with what was
+    estimated; draw it for all; say what the fused way's kernels cost; fold the figures.
     """
     table = _with_rest(_layers(rows), rows).sort_values("saved", ascending=False).reset_index(drop=True)
     display.say(_overlap(table))
@@ -67,8 +67,7 @@ def _overlap(table: Rows) -> str:
     text = f"**Overlap saves {_span(saves['overlap'])} µs a layer" if len(saves) else ""
     if len(saves) < len(timed):
         text = f"{text} on {len(saves)} of {len(timed)} models" if text else "**Overlap saves no time"
-    text += ".** That is measured: the same kernels were also timed by *plain launches*, each of which waits "
-    text += "for the end of the one before"
+    text += ".** That is measured, against the same kernels by plain launches"
     return f"{text}.{_slower(timed)}{_beyond_launches(saves)}"
 
 
@@ -96,45 +95,42 @@ def _beyond_launches(saves: Rows) -> str:
 
 
 def _worked(rows: Rows, table: Rows) -> Rows:
-    """The row of the model to work out: of those that save time, if one does also without overlap then of
-    these, the one that gains most; or none.
-    """
-    saves = table[(table["saved"] > 0) & (table["sums"] > 0)].set_index("title")
-    saves = saves[saves["other"] > 0] if (saves["other"] > 0).any() else saves
-    found = tokens(rows)
-    gains = found[found["impl"] == split.FUSED].set_index("title")["gain"].reindex(saves.index).dropna()
-    if saves.empty:
-        return pd.Series(dtype=object)
-    return saves.loc[gains.idxmax() if len(gains) else saves.index[0]]
+    """The row of the model that the page works out, if it saves time and hand-overs were timed; or none."""
+    row = table[(table["saved"] > 0) & (table["sums"] > 0) & (table["title"] == thread(rows))]
+    return row.set_index("title").iloc[0] if len(row) else pd.Series(dtype=object)
 
 
 def _ledger(rows: Rows, row: Rows) -> None:
-    """Show what the fused way saves one model: a token's times, what a layer saves from one to the next, what
-    was expected without overlap and what of that is missing.
-    """
+    """Show what the fused way saves one model, step by step, beside what was estimated."""
     found = tokens(rows)
     us = found[found["title"] == row.name].set_index("impl")["median_us"]
     layers = model_shapes.get(str(row["model"])).layers
-    lines: list[tuple[str, float, float]] = [
-        (f"Measured: {WAYS[split.SEPARATE]}", us[split.SEPARATE], np.nan),
-    ]
+    due = " + ".join(_signed(row[of]) for of in ("sums", "launches", "head")) + f" = {_signed(row['due'])}"
+    start, end = f"Lesson 10b's chain, {WAYS[split.SEPARATE]}", f"{WAYS[split.FUSED]}, with overlap"
+    lines = [(f"{start} → {end}", split.SEPARATE, split.FUSED, row["saved"], "")]
     if row["overlap"] == row["overlap"]:
-        plain = f"Measured: {WAYS[split.FUSED]} by plain launches"
-        lines.append((plain, us[split.FUSED_PLAIN], row["other"]))
-        lines.append((f"Measured: {WAYS[split.FUSED]}, with overlap", us[split.FUSED], row["overlap"]))
-        ahead = row["lost"] <= 0
-        last = "More than expected" if ahead else "Missing: expected, less what plain launches save"
-        ends = [(last, np.nan, abs(row["lost"]))]
-    else:
-        lines.append((f"Measured: {WAYS[split.FUSED]}", us[split.FUSED], row["saved"]))
-        last = "Left for overlap, less what different kernels may cost"
-        ends = [(last, np.nan, row["saved"] - row["due"])]
-    parts = " + ".join(f"{PARTS[of][0]} {_signed(row[of])}" for of in ("sums", "launches", "head"))
-    lines += [(f"Expected without overlap: {parts}", np.nan, row["due"]), *ends]
-    table = pd.DataFrame(lines, columns=["line", "token", "saved"])
-    columns = {"line": "Line", "token": "A token (µs)", "saved": f"Saved in each of {layers} layers (µs)"}
-    forms = {"line": "", "token": "{:,.0f}", "saved": "{:.1f}"}
-    display.table(table, columns, forms, f"{row.name}: what the fused way saves, and what it should save")
+        plain = f"{WAYS[split.FUSED]} by plain launches"
+        lines = [
+            (f"{start} → {plain}", split.SEPARATE, split.FUSED_PLAIN, row["other"], due),
+            (
+                "By plain launches → with overlap",
+                split.FUSED_PLAIN,
+                split.FUSED,
+                row["overlap"],
+                f"{_signed(row['overlap'])} as measured",
+            ),
+            ("Both steps", *lines[0][1:4], _signed(row["overlap"] + row["due"])),
+        ]
+    table = pd.DataFrame(
+        [(step, f"{us[old]:,.0f} → {us[new]:,.0f}", saved, due) for step, old, new, saved, due in lines],
+        columns=["step", "token", "saved", "due"],
+    )
+    columns = {"step": "Step", "token": "A token (µs)", "saved": f"Saved in each of {layers} layers (µs)"}
+    columns |= {"due": "Estimated: two sums + other launches + half the output head (µs)"}
+    if not any(table["due"]):
+        columns.pop("due")
+    forms = {"step": "", "token": "", "saved": "{:.1f}", "due": ""}
+    display.table(table, columns, forms, f"{row.name}: what the fused way saves")
 
 
 def _estimates(rows: Rows, row: Rows) -> str:
@@ -143,11 +139,13 @@ def _estimates(rows: Rows, row: Rows) -> str:
     size = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[split.HEAD] / 2
     head = _layers(rows).set_index("title")["head"][row.name] * shape.layers
     separate, inside = launched()
+    untimed = "" if width == shape.hidden else f" (its own width, {shape.hidden:,}, was not timed)"
     return (
         f"Estimates for {row.name}, a layer: two sums {_signed(row['sums'])}, what two hand-overs {width:,} "
-        f"wide save in one kernel; {separate - inside - 2} other launches {_signed(row['launches'])}, at "
-        f"{links.LAUNCH_US:g} assumed of each; half the output head {_signed(row['head'])}, as "
-        f"{size / 1e6:,.0f} MB not read at {size / head / 1e3:,.0f} GB/s are {head:,.0f} µs a token."
+        f"wide{untimed} save in one kernel; {separate - inside - 2} other launches "
+        f"{_signed(row['launches'])}, at {links.LAUNCH_US:g} assumed of each; half the output head "
+        f"{_signed(row['head'])}, as {size / 1e6:,.0f} MB not read at {size / head / 1e3:,.0f} GB/s are "
+        f"{head:,.0f} µs a token."
     )
 
 
@@ -157,15 +155,16 @@ def _price(table: Rows) -> str:
     longer = timed["lost"][timed["lost"] > 0]
     if longer.empty:
         return ""
-    text = f"**Missing are {_span(longer)} µs a layer"
-    text += f", on {len(longer)} of {len(timed)} models" if len(longer) < len(timed) else ""
-    text += ": most likely the price of different kernels**, those for products and attention."
+    text = f"**On {len(longer)} of {len(timed)} models {WAYS[split.FUSED]} saves {_span(longer)} µs a layer "
+    text += (
+        "less than estimated: most likely the price of different kernels**, those for products and attention."
+    )
     for row in _undone(timed).itertuples():
         text += (
-            f" **On {row.title} all that should be saved is missing**: overlap saves {row.overlap:.1f} µs a "
-            f"layer, the other parts should save {row.due:.1f}; {row.lost:.1f} are missing, so the fused way "
-            f"loses {-row.saved:.1f}. Before you change a chain's kernels for the sake of overlap, time "
-            "old and new ones by plain launches."
+            f" **On {row.title} they eat all of it**: overlap saves {row.overlap:.1f} µs a layer, the other "
+            f"parts should save {row.due:.1f}, together {row.overlap + row.due:.1f}; by this estimate "
+            f"the kernels cost {row.lost:.1f}, so the fused way loses {-row.saved:.1f}. Before you "
+            "change a chain's kernels for the sake of overlap, time old and new ones by plain launches."
         )
     return text
 
@@ -184,7 +183,7 @@ def _price_by_format(table: Rows) -> list[str]:
         if len(more) and (more > 0).all():
             costs = listed(f"{us:.1f} µs a layer for {model}" for model, us in more.items())
             said.append(
-                f"More is missing in INT4 than in FP16: {costs}. Norms, sums, attention and output "
+                f"More is lost to them in INT4 than in FP16: {costs}. Norms, sums, attention and output "
                 "head do not depend on the format of the layers' weights, so it is most likely "
                 "products that cost more. Why was not looked into, and whether kernels for one "
                 "token, made dependent launches, would do better in INT4 is not known."
@@ -214,7 +213,7 @@ def _signed(us: float) -> str:
 
 
 def _chart(table: Rows, gpu: Any) -> None:
-    """Draw what a layer of each model should save, part upon part, and below it what is missing of
+    """Draw what a layer of each model should save, part upon part, and below it what is not saved of
     that, down to the measured saving.
     """
     caption = "What the fused way should save a layer, and what it saves"
@@ -226,16 +225,16 @@ def _chart(table: Rows, gpu: Any) -> None:
     for y, (saved, lost, end) in enumerate(zip(table["saved"], table["lost"], full, strict=True)):
         if saved == saved:
             if lost > 0:
-                label = MISSING[0] if not (table["lost"][:y] > 0).any() else ""
-                ax.barh(y + 0.47, end - saved, left=saved, height=0.24, color=MISSING[1], label=label)
+                label = UNSAVED[0] if not (table["lost"][:y] > 0).any() else ""
+                ax.barh(y + 0.47, end - saved, left=saved, height=0.24, color=UNSAVED[1], label=label)
             ax.plot([saved, saved], [y + 0.33, y + 0.61], color="black", linewidth=3, zorder=5)
             if y == 0:
                 words = {"va": "center", "fontsize": 8}
                 ax.text(saved - 0.01 * most, y + 0.47, "measured", ha="right", **words)
             at = max(float(end), float(saved)) + 0.02 * most
             says = f"{'saves' if saved >= 0 else 'loses'} {_signed(abs(saved))}"
-            if round(lost, 1):
-                says += f",\n{_signed(abs(lost))} {'missing' if lost > 0 else 'above estimate'}"
+            if lost == lost:
+                says += f",\nestimated {_signed(saved + lost)}"
             ax.text(at, y, says, va="center", fontsize=8.5, fontweight="bold")
     ax.set_ylim(len(table) - 0.3, -0.5)
     ax.set_xlim(min(0.0, 1.3 * float(table["saved"].min())) - 0.02 * most, 1.85 * most)
@@ -245,8 +244,8 @@ def _chart(table: Rows, gpu: Any) -> None:
     plot.show(
         fig,
         f"{caption}, {gpu}. Upper bar: what should be saved; overlap is measured, the other parts are "
-        "estimated. Black: the saving measured. Orange, missing: estimated minus measured, most likely the "
-        "price of different kernels. The hand-overs behind “two sums” overlap as well, so a little may "
+        "estimated. Black: the saving measured. Orange: estimated, not saved; most likely the price of "
+        "different kernels. The hand-overs behind “two sums” overlap as well, so a little may "
         "count twice."
         if table["overlap"].notna().any()
         else f"{caption}, {gpu}. Black mark and number: the measured saving. The parts are estimated.",
@@ -257,7 +256,7 @@ def _figures(table: Rows) -> list[Any]:
     """What backs the chart: the parts of what is saved, time above the bound, and where that is longest."""
     columns = {"title": "Model", "saved": "Saved", "overlap": "By the overlap", "other": "Without it"}
     columns |= {"sums": "Two sums", "launches": "Other launches", "head": "Half the output head"}
-    columns |= {"due": "These three", "lost": "Missing"}
+    columns |= {"due": "These three", "lost": "Not saved"}
     if table["overlap"].isna().all():
         columns = {of: says for of, says in columns.items() if of not in ("overlap", "other", "lost")}
     forms = dict.fromkeys(columns, "{:.1f}") | {"title": ""}
@@ -266,7 +265,7 @@ def _figures(table: Rows) -> list[Any]:
     digits = dict.fromkeys(("bound", "over", "alone"), "{:.1f}") | {"title": "", "share": "{:.0%}"}
     caption = "µs a layer on two GPUs, farthest from its bound first; the output head is shared among layers"
     saved = "Saved by the fused way, µs a layer: measured, then three estimates"
-    saved += "; missing: their sum less what is saved without overlap" * ("lost" in columns)
+    saved += "; not saved: their sum less what is saved without overlap" * ("lost" in columns)
     return [
         (table, columns, forms, saved),
         (table.sort_values("share").reset_index(drop=True), above, digits, caption),
@@ -408,12 +407,12 @@ def takeaway(rows: Rows, gpu: Any) -> None:
 
 
 def _shares(rows: Rows, found: Rows) -> str:
-    """What overlap and sums save a layer, as far as they were measured."""
+    """What overlap, spared launches and sums save a layer, as far as they were measured."""
     overlap = found["overlap"].dropna()
-    sums = pd.Series([_sums_us(rows, str(model)) for model in found["model"]]).dropna()
-    parts = [f"overlap {_ends(overlap)} a layer"] if overlap.min() > 0 else []
-    if sums.min() > 0:
-        parts.append(f"fewer launches {_ends(sums)} for the sums inside norms, by hand-overs timed alone")
+    parts = [f"overlap {_span(overlap)} (measured)"] if overlap.min() > 0 else []
+    if found["sums"].min() > 0:
+        parts.append(f"two sums inside norms {_span(found['sums'])} (by hand-overs timed alone)")
+    parts.append(f"other launches {_span(found['launches'])} (assumed)")
     return "; ".join(parts)
 
 
@@ -421,20 +420,15 @@ def _all(rows: Rows) -> str:
     """What the changes save a layer, one by one, and what the fused way needs to pay."""
     found = _with_rest(_layers(rows), rows)
     usual, few = _usual(found.set_index("title")["saved"].sort_values())
-    text = f"Compared with {WAYS[split.SEPARATE]}, {WAYS[split.FUSED]} saves {_of_models(usual, few, '.0f')}"
+    text = f"Compared with {WAYS[split.SEPARATE]}, {WAYS[split.FUSED]} saves {_of_models(usual, few)}"
     text += f" ({_little(few)})." if len(few) else "."
-    head = f"half the output head {_ends(found['head'])}, by arithmetic"
-    shares = "; ".join(filter(None, (_shares(rows, found), head)))
-    text += f" By part: {shares}."
+    head = f"half the output head {_span(found['head'])} (by its bytes)"
+    text += f" By part: {_shares(rows, found)}; {head}."
     if found["overlap"].isna().all():
         return f"{text} What the overlap saves was not timed by itself."
-    if len(undone := _undone(found)):
-        text += " It is paid for with different kernels, which can cost all that is saved: by estimate they "
-        text += f"do on {listed(undone['title'])}."
+    lost = found["lost"][found["lost"] > 0]
+    if len(lost):
+        text += f" On {len(lost)} of {len(found)} models {_span(lost)} of that are lost, most likely to "
+        text += "different kernels"
+        text += f": on {listed(undone['title'])} all." if len(undone := _undone(found)) else "."
     return text
-
-
-def _ends(us: Rows) -> str:
-    """A range in whole microseconds, or the one number."""
-    low, high = f"{us.min():.0f}", f"{us.max():.0f}"
-    return f"{low} µs" if low == high else f"{low} to {high} µs"

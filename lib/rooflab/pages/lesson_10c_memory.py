@@ -92,7 +92,7 @@ def _needing(found: dict[str, float]) -> str:
 
 
 def needs(rows: Rows, run: Any) -> str:
-    """In a sentence, after a space: whether two of these GPUs serve speed alone, or memory too."""
+    """In a sentence, after a space: which models need several such GPUs for memory; "" where none does."""
     held_gb = capacity_gb(run)
     found = rows[rows["operator"] == "decode"]
     kinds = list(dict.fromkeys(zip(found["model"], found["format"], strict=True)))
@@ -101,7 +101,7 @@ def needs(rows: Rows, run: Any) -> str:
     if more := short(kinds, held_gb):
         others = "; the second GPU of the others is for speed alone" if len(more) < len(kinds) else ""
         return f" For memory {_needing(more)}{others}."
-    return " None of these models needs two for its memory: the second GPU is for speed alone."
+    return ""
 
 
 def _others(held_gb: float) -> list[int]:

@@ -4,11 +4,9 @@ kernels as dependent ones.
 
 from __future__ import annotations
 
-from typing import Any
-
 from rooflab.numerics import model_shapes
 from rooflab.pages import Rows
-from rooflab.pages.lesson_10c import a_layer, launched
+from rooflab.pages.lesson_10c import a_layer, launched, thread
 from rooflab.studies import links
 from rooflab.view import diagram, display
 from rooflab.view.diagram import handovers
@@ -25,7 +23,7 @@ def spared() -> None:
     merged = [f"`{name}`" for name in within if name != "norm"]
     display.say(
         f"**{len(ways[0])} launches a layer become {len(ways[1])}**, and each overlaps the one before it. "
-        f"Sums inside norms spare two; {listed(merged)} become parts of the different products."
+        f"Sums inside norms spare two; {listed(merged)} become parts of products."
     )
 
 
@@ -35,28 +33,28 @@ def ended() -> None:
     sums = sum(one.sums for one in next(iter(handovers.by_way().values())))
     display.say(
         "[Lesson 08](08_decoder.ipynb)'s kernel runs a token in one launch, as its barriers make all blocks "
-        "of one GPU wait for each other. They do not reach the other GPU. So each sum is a kernel of its own "
-        f"between other kernels: lesson 10b's chain has **{separate} launches in every layer**, of which "
-        f"{sums} make the sums, and each "
-        "waits for the end of the one before. The less a layer reads, the more these starts weigh."
+        "of one GPU wait for each other. They do not reach the other GPU. So lesson 10b makes each sum in a "
+        f"kernel of its own, between other kernels: **{separate} launches in every layer**, {sums} of them "
+        "for sums, and each waits until the one before has ended. The fewer bytes a layer reads, the larger "
+        "a share of its time these starts are."
     )
 
 
-def timeline(rows: Rows, gpu: Any) -> None:
-    """Draw a layer of the model in which overlap hides the largest share, by plain launches and by dependent
-    ones; say so where that was not timed.
+def timeline(rows: Rows) -> None:
+    """Draw a layer of the model that the page works out, by plain launches and by dependent ones; say so
+    where overlap hides nothing or was not timed.
     """
     table = a_layer(rows)
     table = table[table["plain"] > table["fused"]]
     if table.empty:
         diagram.launches_of_a_layer().show()
-        display.say("What overlap hides was not timed here.")
+        timed = a_layer(rows)["plain"].notna().any()
+        display.say("Overlap hides nothing here." if timed else "What overlap hides was not timed here.")
         return
-    row = table.loc[((table["plain"] - table["fused"]) / table["plain"]).idxmax()]
+    row = table.loc[thread(rows)]
     sizes: dict[str, float] = {}
     for part in model_shapes.projections(model_shapes.get(str(row["model"]))):
         for name, of in _PRODUCTS.items():
             if part.name in of:
                 sizes[name] = sizes.get(name, 0.0) + float(part.n) * part.k
-    whose = f"{row.name} on two {gpu}s"
-    diagram.launches_over_time(row["plain"], row["fused"], sizes, links.LAUNCH_US, whose).show()
+    diagram.launches_over_time(row["plain"], row["fused"], sizes, links.LAUNCH_US, str(row.name)).show()

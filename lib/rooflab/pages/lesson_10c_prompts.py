@@ -75,7 +75,7 @@ def prompts_held(rows: Rows, gpu: Any) -> None:
     )
     near = [1 / NEAR <= a / b <= NEAR for a, b in zip(promised, gains, strict=True)]
     display.say(
-        f"**Two GPUs read a prompt {min(gains):.2f} to {max(gains):.2f} times as fast as one**; promised "
+        f"**Two GPUs read a prompt {min(gains):.2f} to {max(gains):.2f} times as fast as one**; predicted "
         f"were {min(promised):.2f} to {max(promised):.2f}, which holds within {NEAR - 1:.0%} for {sum(near)} "
         f"of {len(near)} prompts. Sums are {min(shares):.0%} to {max(shares):.0%} of the bound on two. "
         f"{_both_late(over)}"

@@ -196,10 +196,11 @@ def launches_over_time(
     )
     for k, note in enumerate(notes):
         canvas.text(0, y + 68 + 15 * k, note, svg.SMALL)
+    title = f"A layer of {whose}, drawn from two measured totals"
     says = (
         f"{whose}. Plain launches take {plain:.1f} µs a layer: each begins when the one before has ended. "
         f"Dependent launches take {dependent:.1f}: each begins, and fetches its first weights, while the "
         f"one before still works, which hides {plain - dependent:.1f} µs. {', '.join(names)}. Only the "
         "lengths of the rows are measured."
     )
-    return single(f"One layer over time, {whose}", says, canvas)
+    return single(title, says, canvas)

@@ -65,7 +65,7 @@ def bounds_by_batch(
     and its rows.
     """
     title = f"The bounds of {drawn[0]:,} × {drawn[1]:,} by the number of tokens"
-    fig, ax = plot.figure("tokens", "µs at least", title, xlog=True, ylog=True, height=2.9)
+    fig, ax = plot.figure("tokens", "µs by the bound", title, xlog=True, ylog=True, height=2.9)
     tokens = sorted({*batches, *(2**power for power in range(batches[-1].bit_length(), 10))})
     if peak:
         alone = [roofline.gemm_flops(batch, *drawn) / peak / 1e6 for batch in tokens]
@@ -145,11 +145,9 @@ def affordable(sms: int, ghz: float, read_roof: float) -> None:
     """Say how many instructions a weight may cost on CUDA cores, and for how many tokens that is too few."""
     afford = _afford(sms, ghz, read_roof)
     text = f"**Predicted:** while memory delivers a weight, the CUDA cores can execute {afford:.1f} "
-    text += (
-        "instructions ([part 04b](04b_ladder.ipynb) derives it). Each token takes one, a multiply-add, and "
-    )
+    text += "instructions ([part 04b](04b_ladder.ipynb) derives it). Each token takes one, a multiply-add: "
     spent = counted(spent_at(sms, ghz, read_roof), "token")
-    display.say(f"{text}unpacking takes some: at {spent} the budget is surely spent.")
+    display.say(f"{text}at {spent} these alone are more than that. Unpacking comes on top.")
 
 
 def spent_at(sms: int, ghz: float, read_roof: float) -> int:

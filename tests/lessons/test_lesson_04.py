@@ -597,5 +597,5 @@ def test_the_bounds_of_a_shape_meet_where_its_x_and_y_count_too():
     assert np.isinf(spans[1]) and lesson_04c_bounds.by_shape(spans) == "", (
         "a row's x: bytes take longer always"
     )
-    assert lesson_04c_bounds.by_shape((42.6, 47.4), " on") == "43 to 47 tokens on, by shape"
-    assert lesson_04c_bounds.by_shape((42.6, 43.4)) == "43 tokens"
+    assert lesson_04c_bounds.by_shape((42.6, 47.4), " on") == "43 to 48 tokens on, by shape"
+    assert lesson_04c_bounds.by_shape((42.6, 43.0)) == "43 tokens"

@@ -40,12 +40,12 @@ def crossings_of(
 
 
 def by_shape(span: tuple[float, float], then: str = "") -> str:
-    """Tokens from the fewest to the most of several shapes, and a word behind them: "165 to 184 tokens on, by
+    """Tokens from the fewest to the most of several shapes, and a word behind them: "166 to 184 tokens on, by
     shape"; nothing where one has none.
     """
     if not math.isfinite(span[1]):
         return ""
-    low, high = round(span[0]), round(span[1])
+    low, high = (math.ceil(end) for end in span)  # whole tokens, from which on operations take as long
     if low == high:
         return f"{counted(low, 'token')}{then}"
     return f"{low} to {counted(high, 'token')}{then}, by shape"
@@ -82,7 +82,7 @@ def bounds_by_batch(
         if inside:
             at = (meets, bound_us(*drawn, meets, format, read_roof, peak))
             ax.plot(*at, "o", color=plot.ROOF_COLOUR, markersize=6, zorder=5)
-            text = f"{meets:.0f} tokens"
+            text = f"{math.ceil(meets)} tokens"
             ax.annotate(text, at, (-3, 6), textcoords="offset points", ha="right", fontweight="bold")
     ticks = [batch for batch in tokens if batch.bit_count() == 1]
     ax.set_xticks(ticks, [str(batch) for batch in ticks])

@@ -138,10 +138,10 @@ def _two_curves(
         top = max(top, *law, part.median_us.max())
     ax.set_ylim(0, 1.25 * top)
     ax.axvspan(seen.low, seen.high, color=_MEASURED, alpha=0.6, linewidth=0, zorder=1)
-    _beside(ax, seen.low, 1.22 * top, "they cross, measured")
+    _beside(ax, seen.low, 0.02 * top, "they cross, measured")
     if guess:
         ax.axvline(guess, color=plot.ROOF_COLOUR, linestyle=(0, (2, 2)), linewidth=1.2, zorder=1)
-        _beside(ax, guess, 1.1 * top, "by the law")
+        _beside(ax, guess, 0.02 * top, "by the law")
     plot.round_ticks(ax, "x")
     ax.legend(fontsize=8, frameon=False, loc="upper left")
     where = f"at {counted(guess, 'token')}" if guess else "nowhere"
@@ -155,4 +155,4 @@ def _two_curves(
 def _beside(ax: Any, x: float, y: float, text: str) -> None:
     """A few words left of a place on an axis of tokens, or right of it where there is no room."""
     left = x > 8
-    ax.text(x * (0.96 if left else 1.04), y, text, fontsize=8, ha="right" if left else "left", va="top")
+    ax.text(x * (0.96 if left else 1.04), y, text, fontsize=8, ha="right" if left else "left", va="bottom")

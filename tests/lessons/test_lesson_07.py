@@ -12,7 +12,13 @@ from rooflab.hardware import device, perf_model
 from rooflab.numerics import model_shapes
 from rooflab.pages import lesson_07_choices as choices
 from rooflab.pages import lesson_07_clocks as clocks
-from rooflab.pages import lesson_07b, lesson_07b_elsewhere, lesson_07b_misses, lesson_07b_worked
+from rooflab.pages import (
+    lesson_07b,
+    lesson_07b_crossings,
+    lesson_07b_misses,
+    lesson_07b_tuned,
+    lesson_07b_worked,
+)
 from rooflab.studies import attribution, regimes
 
 MLP, QO = regimes.SOURCE
@@ -165,68 +171,87 @@ def test_the_law_is_worked_out_for_a_product_by_its_own_rule(law, rows, monkeypa
         assert f"= {nearest['one_us']:,.2f} µs. Measured: {nearest['median_us']:,.2f}." in said_here[-1]
 
 
-def test_the_laws_largest_failure_is_told_of_ways_below_a_peak_alone(law, rows, monkeypatch):
-    """Of which they are, by how much; where every way reaches its peak, of none."""
+def test_a_share_of_a_peak_is_worked_out_for_ways_below_a_peak_alone(law, rows, monkeypatch):
+    """On the product that the law's time was worked out on; where every way reaches its peak, on none."""
     machine, fit = law
     compared = perf_model.compared(rows[rows["clock"] == "graph"], machine, fit)
     low, far, short = lesson_07b_misses.below_the_peak(compared, fit)
     assert {"Q8_0 dp4a", "Q8_0 int8 large tiles"} <= set(low) and far / 2 < short < far
-    told = []
+    told, drawn = [], []
     monkeypatch.setattr(lesson_07b_misses.display, "say", told.append)
-    monkeypatch.setattr(lesson_07b_misses.plot, "show", lambda fig, caption: told.append(caption))
-    lesson_07b.largest_failure(compared, machine, fit, "GPU")
-    assert told[0].startswith("**The largest failure") and "times as long" in told[1]
-    assert f"{short} products by {len(low)} ways" in told[0]
+    monkeypatch.setattr(lesson_07b_tuned.plot, "show", lambda fig, caption: drawn.append((fig, caption)))
+    lesson_07b.peak_worked(compared, machine, fit)
+    lesson_07b.share_worked(compared, machine, fit)
+    lesson_07b.shares_drawn(compared, fit, "GPU")
     mine = compared[(compared["label"] == low[0]) & (compared["by"] == "compute")]
-    assert "here they are" in told[2] and len(told) == 5, "the share is worked out on the same product"
-    assert f"2 × {fit.launch_us:.2f})" in told[2], "the same fixed time as in the product's time"
-    assert told[4].startswith("*At the cap*") and "Q8_0 FP16 wgmma in tiles" in told[4]
     top = mine[(mine["n"] == 8192) & (mine["k"] == 8192)].sort_values("batch").iloc[-1]
-    assert f"{top['batch']:,} tokens" in told[1] and f"{top['median_us']:,.2f}" in told[2]
+    assert f"{top['batch']:,} tokens" in told[0] and f"{top['median_us']:,.2f}" in told[1]
+    assert "times as long" in told[0] and len(told) == 2
+    assert f"2 × {fit.launch_us:.2f})" in told[1], "the same fixed time as in the product's time"
+    words = [text.get_text() for text in drawn[0][0].axes[0].texts]
+    shares = lesson_07b_misses.peak_shares(compared, fit)["share"]
+    assert words.count("not told") == (shares >= 1).sum() > 0 and "Hatched" in drawn[0][1]
     told.clear()
     whole = replace(fit, own={key: own._replace(share=1.0) for key, own in fit.own.items()})
     assert lesson_07b_misses.below_the_peak(compared, whole) == ([], far, 0)
-    lesson_07b.largest_failure(compared, machine, whole, "GPU")
-    assert told[0].startswith("No way is so far below") and "from 100%" in told[1] and len(told) == 3
+    lesson_07b.peak_worked(compared, machine, whole)
+    lesson_07b.share_worked(compared, machine, whole)
+    assert len(told) == 1 and told[0].startswith("No way is so far below")
+    lesson_07b.shares_drawn(compared, whole, "GPU")
+    assert "from 100%" in drawn[1][1]
+    half = replace(fit, own={key: own._replace(share=0.5) for key, own in fit.own.items()})
+    lesson_07b.shares_drawn(compared, half, "GPU")
+    assert "Hatched" not in drawn[2][1]
 
 
-def test_each_cause_of_a_failure_is_counted_and_the_bandwidth_missed_by_named_ways(law, rows, monkeypatch):
+def test_each_cause_of_a_failure_has_a_row_and_each_way_its_counts(law, rows, monkeypatch):
     """The causes sum to the failures; what is known of why follows from the recording's own roofs."""
     machine, fit = law
     compared = perf_model.compared(rows[rows["clock"] == "graph"], machine, fit)
-    told, here = [], lab.open("replay", "h200")
+    told, tables, here = [], [], lab.open("replay", "h200")
     monkeypatch.setattr(lesson_07b_misses.display, "say", told.append)
+    monkeypatch.setattr(lesson_07b_misses.display, "table", lambda *given, **_: tables.append(given[0]))
+    monkeypatch.setattr(lesson_07b_misses.diagram, "dealt", lambda *given: _Shown())
     lesson_07b.causes(compared, machine, fit)
-    low, far, short = lesson_07b_misses.below_the_peak(compared, fit)
-    counts = [int(each) for each in re.findall(r"(\d+) (?:are of kernels|share no)", told[0])]
-    assert f"{far} of {len(compared):,} products" in told[0] and counts[0] == short
-    assert len(counts) == 4 and sum(counts) == far
-    bound = compared[(compared["by"] == "memory") & ~compared["label"].isin(low)]
-    late = bound[bound["one_off"] < -25]
-    lesson_07b.below_bandwidth(compared, machine, fit, here)
-    most = late["label"].value_counts()
-    assert f"{len(late)} products, {most.iloc[0]} by {most.index[0]} (" in told[1] and "`copy`" in told[2]
-    lesson_07b.below_bandwidth(late[late["label"] == "FP16 cuBLAS"].copy(), machine, fit, here)
-    assert told[-1].endswith("Why was not measured."), "nothing is known of these"
-    exact = compared.assign(one_off=0.0)
+    _, far, short = lesson_07b_misses.below_the_peak(compared, fit)
+    rest = int(re.search(r"; (\d+) of them share no cause", told[0])[1])
+    table = tables[0].set_index("a")
+    assert f"{far} of {len(compared):,} products" in told[0] and table["rows"].sum() + rest == far
+    assert len(table) == 4 and table.loc["far below the peak", "rows"] == short
+    assert table["rows"].is_monotonic_decreasing
+    long, few = re.search(
+        r"too long for (\d+), too short for (\d+)", table.loc["short products", "b"]
+    ).groups()
+    assert int(long) + int(few) == table.loc["short products", "rows"]
+    lesson_07b.divided(compared, machine, fit)
+    assert told[-1].startswith("**k divided: Q8_0 FP16 wgmma") and "SMs a whole tile" in told[-1]
+    lesson_07b.failures(compared, machine, fit, here)
+    assert "`copy`" in told[-1] and "Q8_0 two-op 7" in told[-1] and f"<td>{far}</td>" not in told[-1]
+    late = compared[(compared["by"] == "memory") & (compared["one_off"] < -25)]
+    lesson_07b.failures(late[late["label"] == "FP16 cuBLAS"].copy(), machine, fit, here)
+    assert "Why was not measured." in told[-1], "nothing is known of these"
+    exact, before = compared.assign(one_off=0.0), len(told)
     lesson_07b.causes(exact, machine, fit)
-    assert told[-1].endswith("further off than 25%.") and f"0 of {len(compared):,}" in told[-1]
-    lesson_07b.below_bandwidth(exact, machine, fit, here)
-    assert told[-1].startswith("Every product that bytes bound")
+    lesson_07b.divided(exact, machine, fit)
+    lesson_07b.failures(exact, machine, fit, here)
+    assert told[-1] == f"It puts 0 of {len(compared):,} products further off than 25%."
+    assert len(told) == before + 1 and len(tables) == 1, "nothing failed"
 
 
-def test_what_the_plain_law_misses_is_split_whole_and_the_tuned_law_tried_on_matrices_left_out(
-    law, rows, monkeypatch
-):
+class _Shown:
+    """A drawing that is not looked at."""
+
+    def show(self):
+        return None
+
+
+def test_the_tuned_law_is_tried_on_matrices_left_out(law, rows, monkeypatch):
     machine, fit = law
     timed = rows[rows["clock"] == "graph"]
     compared, apart = perf_model.compared(timed, machine, fit), perf_model.left_out(timed, machine)
     tables, told = [], []
-    monkeypatch.setattr(lesson_07b_misses.display, "table", lambda *given, **_: tables.append(given[0]))
-    monkeypatch.setattr(lesson_07b_misses.display, "say", told.append)
-    lesson_07b.failures(compared, fit)
-    far = int((compared["one_off"].abs() > 25).sum())
-    assert tables[0]["rows"].sum() == far and (tables[0]["near"] <= tables[0]["rows"]).all()
+    monkeypatch.setattr(lesson_07b_tuned.display, "table", lambda *given, **_: tables.append(given[0]))
+    monkeypatch.setattr(lesson_07b_tuned.display, "say", told.append)
     assert len(apart) == len(compared) and set(apart.index) == set(compared.index)
     near = (apart["own_off"].abs() <= 25).mean()
     assert 0.6 < near < (compared["own_off"].abs() <= 25).mean(), "no better than on what was fitted"
@@ -239,19 +264,31 @@ def test_what_the_plain_law_misses_is_split_whole_and_the_tuned_law_tried_on_mat
     assert tables[-1]["near25"].iloc[2] == f"{near:.0%}"
     lesson_07b.within_bounds(compared, none, machine, spec, fit, "GPU")
     assert list(tables[-1]["kind"]) == ["fit", "fit", "prediction"]
-    lesson_07b.failures(compared.assign(one_off=0.0), fit)
-    assert len(tables) == 3, "nothing failed"
+    lesson_07b.left(compared, machine, fit)
+    assert "leave SMs idle" in told[-1] and "% (median)" in told[-1]
 
 
-def test_a_missed_crossover_is_shown_with_the_laws_errors_where_curves_cross(law, rows, monkeypatch):
+def test_a_missed_crossover_is_drawn_with_the_laws_errors_where_curves_cross(law, rows, monkeypatch):
+    """Of the first pair that crosses and is missed; of one that the law tells where it misses none."""
     machine, fit = law
-    compared = perf_model.compared(rows[rows["clock"] == "graph"], machine, fit)
-    told = []
-    monkeypatch.setattr(lesson_07b_elsewhere.display, "say", told.append)
-    lesson_07b.crossing_missed(compared, rows, machine, fit)
-    assert len(told) == 1 and "INT4 fused and FP16 cuBLAS" in told[0] and "apart. The law has" in told[0]
-    lesson_07b.crossing_missed(compared[compared["batch"] < 64], rows[rows["batch"] < 8], machine, fit)
-    assert len(told) == 1, "nothing crosses there"
+    told, drawn = [], []
+    monkeypatch.setattr(lesson_07b_crossings.display, "say", told.append)
+    monkeypatch.setattr(lesson_07b_crossings.plot, "show", lambda fig, caption: drawn.append((fig, caption)))
+    lesson_07b.crossing_drawn(rows, machine, fit)
+    assert len(told) == 1 and told[0].startswith("**Why a crossover is harder") and "the law has" in told[0]
+    assert drawn[0][1].startswith("INT4 fused and FP16 cuBLAS, 8,960 × 1,536: measured they cross between")
+    seen = strategies.crossovers(rows, MLP, strategies.PAIRS[:1], clocks=("graph",)).iloc[0]
+    guess = extrapolation.predicted_crossover(strategies.PAIRS[0], MLP, machine, fit)
+    assert (
+        f"{seen['low']:.0f} and {seen['high']:.0f} tokens, by the tuned law at {guess} tokens" in drawn[0][1]
+    )
+    lines = [line for line in drawn[0][0].axes[0].lines if "by the law" in str(line.get_label())]
+    assert len(lines) == 2 and all(max(line.get_xdata()) > guess for line in lines)
+    lesson_07b.crossing_drawn(rows[rows["batch"] < 8], machine, fit)
+    assert len(told) == len(drawn) == 1, "nothing crosses there"
+    told_one = rows[rows["impl"].isin(("mma", "cublas")) & (rows["n"] == MLP[0])]
+    lesson_07b.crossing_drawn(told_one, machine, fit)
+    assert "Q8_0 int8 small tiles and FP16 cuBLAS" in drawn[1][1] and "harder" not in told[1]
 
 
 def test_the_dispatcher_s_own_table_is_the_recording(h200, monkeypatch, tmp_path):

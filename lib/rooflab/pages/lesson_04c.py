@@ -62,8 +62,8 @@ def _apart(ticks: list[int]) -> list[int]:
 
 
 def _fast(ratio: float) -> str:
-    """A ratio of speeds as the charts of this page give it: "3.35 times as fast"."""
-    return f"{ratio:.2f} times as fast" if ratio > 1.02 else display.speed(ratio)
+    """A ratio of speeds in a sentence: "3.4 times as fast"."""
+    return f"{ratio:.1f} times as fast" if ratio > 1.05 else display.speed(ratio)
 
 
 def _went(rows: Rows, name: str) -> list[str]:

@@ -40,12 +40,12 @@ def crossings_of(
 
 
 def by_shape(span: tuple[float, float], then: str = "") -> str:
-    """Tokens from the fewest to the most of several shapes, and a word behind them: "165 to 184 tokens on, by
+    """Tokens from the fewest to the most of several shapes, and a word behind them: "166 to 184 tokens on, by
     shape"; nothing where one has none.
     """
     if not math.isfinite(span[1]):
         return ""
-    low, high = round(span[0]), round(span[1])
+    low, high = (math.ceil(end) for end in span)  # whole tokens, from which on operations take as long
     if low == high:
         return f"{counted(low, 'token')}{then}"
     return f"{low} to {counted(high, 'token')}{then}, by shape"
@@ -65,7 +65,7 @@ def bounds_by_batch(
     and its rows.
     """
     title = f"The bounds of {drawn[0]:,} × {drawn[1]:,} by the number of tokens"
-    fig, ax = plot.figure("tokens", "µs at least", title, xlog=True, ylog=True, height=2.9)
+    fig, ax = plot.figure("tokens", "µs by the bound", title, xlog=True, ylog=True, height=2.9)
     tokens = sorted({*batches, *(2**power for power in range(batches[-1].bit_length(), 10))})
     if peak:
         alone = [roofline.gemm_flops(batch, *drawn) / peak / 1e6 for batch in tokens]
@@ -82,7 +82,7 @@ def bounds_by_batch(
         if inside:
             at = (meets, bound_us(*drawn, meets, format, read_roof, peak))
             ax.plot(*at, "o", color=plot.ROOF_COLOUR, markersize=6, zorder=5)
-            text = f"{meets:.0f} tokens"
+            text = f"{math.ceil(meets)} tokens"
             ax.annotate(text, at, (-3, 6), textcoords="offset points", ha="right", fontweight="bold")
     ticks = [batch for batch in tokens if batch.bit_count() == 1]
     ax.set_xticks(ticks, [str(batch) for batch in ticks])
@@ -145,11 +145,9 @@ def affordable(sms: int, ghz: float, read_roof: float) -> None:
     """Say how many instructions a weight may cost on CUDA cores, and for how many tokens that is too few."""
     afford = _afford(sms, ghz, read_roof)
     text = f"**Predicted:** while memory delivers a weight, the CUDA cores can execute {afford:.1f} "
-    text += (
-        "instructions ([part 04b](04b_ladder.ipynb) derives it). Each token takes one, a multiply-add, and "
-    )
+    text += "instructions ([part 04b](04b_ladder.ipynb) derives it). Each token takes one, a multiply-add: "
     spent = counted(spent_at(sms, ghz, read_roof), "token")
-    display.say(f"{text}unpacking takes some: at {spent} the budget is surely spent.")
+    display.say(f"{text}at {spent} these alone are more than that. Unpacking comes on top.")
 
 
 def spent_at(sms: int, ghz: float, read_roof: float) -> int:

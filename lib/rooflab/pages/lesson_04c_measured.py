@@ -225,12 +225,9 @@ def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free
     said = (
         f"{title}, by Nsight Compute on {here.run['gpu']}: the share of time that it counts a unit busy, × "
     )
-    said += "the kernel's time under it (dashed). Issue slots: the schedulers of an SM issue an instruction. "
-    plot.show(
-        fig,
-        f"{said}Tensor cores multiply all TOKENS columns of a build, empty ones too."
-        + _under_nsight(here, most),
-    )
+    said += "the kernel's time while it watches (dashed). It counts tensor cores and issue slots (an SM's "
+    said += "schedulers issue an instruction) only while an SM has work: their bars are upper limits. Empty "
+    plot.show(fig, f"{said}columns of a build are multiplied, too.{_under_nsight(here, most)}")
     names = {"shape": "n × k", "batch": "Tokens", "us": "Time (µs)", "dram_pct": "DRAM busy %"}
     names |= {
         "tensor_pct": "Tensor busy %",
@@ -256,7 +253,8 @@ def _under_nsight(here: Lab, most: Rows) -> str:
     if ratio.empty:
         return ""
     return (
-        f" Under it a kernel of this shape takes {ratio.min():.2f} to {ratio.max():.2f} times its time above."
+        f" It leaves the clock alone; while it watches, a kernel takes {ratio.min():.2f} to "
+        f"{ratio.max():.2f} times its time above."
     )
 
 
@@ -271,8 +269,8 @@ def _below_bound(here: Lab, most: Rows) -> str:
         return ""
     return (
         f"At {counted(int(last['batch']), 'token')} tensor cores are busy for {last['tensor cores']:.1f} µs, "
-        f"and the operations alone were to take {least:.1f} at least. The bound divides by the rate of a "
-        "whole cuBLAS product, and tensor cores that are busy do more than that."
+        f"less than the bound's {least:.1f} for the operations: it divides by the rate of a whole cuBLAS "
+        "product, and tensor cores that are busy do more than that."
     )
 
 
@@ -329,30 +327,34 @@ def _counters(here: Lab, shapes: list[Any]) -> Rows:
 
 
 def _grown(most: Rows, free: int) -> str:
-    """How long the kernel takes and each unit is busy at the fewest tokens and at `free`, or the most counted
-    up to them; whose work grows, and whether the busiest is so all the time.
+    """How much of the kernel's time memory's work does not hide at the fewest tokens and at `free`, or the
+    most counted up to them; whose work grows, and whether the busiest is so all the time.
     """
     early = most[most["batch"] <= free]
     if len(early) < 2:
         return ""
     a, b = early.iloc[0], early.iloc[-1]
-    last = int(b["batch"])
+    first, last = (counted(int(row["batch"]), "token") for row in (a, b))
     grown = [unit for unit in _UNITS if b[unit] > 1.1 * a[unit]]
     text = ""
+    if grown and "memory" not in grown:
+        rest = [f"{round(row['us'], 1) - round(row['memory'], 1):.1f}" for row in (a, b)]
+        text = f"**At {last} {rest[1]} of the profiled {b['us']:.1f} µs are not hidden behind memory's "
+        text += f"{b['memory']:.1f}, at {first} {rest[0]} of {a['us']:.1f}.** "
     if grown:
-        text = f"**From {int(a['batch'])} to {last} tokens the work that grows is that of "
-        text += f"{listed(map(_the, grown))}"
-        if "memory" not in grown:
-            text += f", not memory's (busy for {a['memory']:.1f} and {b['memory']:.1f} µs)"
-        text += ".** "
+        text += f"Between the two the work that grows is that of {listed(_since(early, u) for u in grown)}"
+        text += ". " if "memory" in grown else ", not memory's. "
     busy = b[list(_UNITS)].astype(float)
     if busy.max() > 0.9 * b["us"]:
-        return f"{text}At {last} tokens one is busy nearly all the time, so it limits: {busy.idxmax()}."
-    text += f"At {last} tokens none is busy all the time"
-    if busy.sum() > b["us"]:
-        text += f". Perhaps they overlap only in part (their sum is {busy.sum():.1f} µs), so that work added "
-        text += "to one adds time; the counters do not prove it"
-    return f"{text}."
+        return f"{text}At {last} one is busy nearly all the time, so it limits: {busy.idxmax()}."
+    return f"{text}At {last} none is busy all the time; what waits for what, the counters do not prove."
+
+
+def _since(early: Rows, unit: str) -> str:
+    """A unit with its article, and from how many tokens on its work grows where it first does not."""
+    level = early["batch"][early[unit] <= 1.02 * early[unit].iloc[0]]
+    since = int(level.iloc[-1])
+    return _the(unit) + (f" (from {since} tokens on)" if since > early["batch"].iloc[0] else "")
 
 
 def _waits_do_not_tell(most: Rows, free: int) -> str:

@@ -21,16 +21,15 @@ def beside_others(here: Lab, rows: Rows, shapes: list[Any], some: list[Any], gpu
     title, parts = "Other INT4 kernels, a burst against a sustained run, and the goals", list[Any]()
     text, faster = against_peers(rows, shapes, some)
     reached, board = _goals(here, rows, gpu, shapes)
-    display.say(f"{text} {reached}".strip())
-    if text:
-        parts.append(faster)
     slow = two_op_over_fp16(rows)
     if len(slow):
-        parts.append(
-            f"Unpacking first (two-op) takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16, "
-            "over all shapes: it writes FP16 weights and reads them again."
+        text += (
+            f" Unpacking first (two-op) takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16, "
         )
-    parts.append(_states_compared(here, gpu))
+        text += "over all shapes: it writes FP16 weights and reads them again."
+    if text:
+        display.say(text.strip())
+    parts += [*([faster] if faster else []), _states_compared(here, gpu), reached]
     display.fold_parts(title, [*parts, *board, f"**How exact each has to be, and is.** {exact}"])
 
 

@@ -84,15 +84,18 @@ def read_once_explained(wide: Rows, rungs: Any, sms: int, ghz: float) -> None:
     if len(us) > 1:
         n, k = wide.attrs["shape"]
         more, adds = a_further_token(wide, rungs), n * k / (sms * 128 * ghz * 1e3)
-        text += f"Even so, each token after {counted(first, 'token')} costs rung 6 another {more:.1f} µs. "
+        text += f"Even so, each token after {counted(first, 'token')} costs rung 6 another {more:.1f} µs:\n\n"
         rows = rungs[5].defines["ROWS"]
         least = adds * (1 + 1 / rows + 1 / (8 * rows))
-        text += f"By arithmetic, multiply-adds on all CUDA cores explain {adds:.1f} of them ({n:,} × {k:,} ÷ "
-        text += f"({sms} SMs × 128 a clock × {ghz:.2f} GHz)), conversions and loads of x another "
-        text += f"{least - adds:.1f} ({adds:.1f} × (1/{rows} + 1/{8 * rows}): each serves {rows} rows)"
+        clock = f"{n:,} × {k:,} ÷ ({sms} SMs × 128 a clock × {ghz:.2f} GHz)"
+        text += f"- **{adds:.1f} µs** by arithmetic for multiply-adds on all CUDA cores: {clock}\n"
+        text += (
+            f"- **{least - adds:.1f} µs** by arithmetic for x, of which each number serves {rows} rows: a "
+        )
+        text += f"conversion a number and a load for 8 of them, {adds:.1f} × (1/{rows} + 1/{8 * rows})\n"
         if more > 1.2 * least:
-            text += f"; {more - least:.1f} are left unexplained"
-        text += ". "
+            text += f"- **{more - least:.1f} µs** are left unexplained\n"
+        text += "\n"
     ours = wide["ours"].get(last)
     if ours == ours:
         text += f"**At {last} tokens tensor cores are {display.speed(once[last] / ours)} again.**"
@@ -113,7 +116,7 @@ def _spent(once: Any, least: Any, predicted: int) -> str:
     )
     text += f"the bound at {counted(at, 'token')}"
     if at < predicted:
-        text += " already: the prediction counts multiply-adds alone"
+        text += " already: the prediction leaves unpacking out"
     return f"{text}. "
 
 
@@ -202,9 +205,8 @@ def _behind(whole: Rows) -> str:
         return ""
     return (
         f"**At {listed(slow)} {'token' if slow == [1] else 'tokens'} rung 10 is slower than rung 9.** It "
-        "always scales every weight. Scale × (sum of codes × x) is sum of (scale × codes) × x, so up to "
-        f"{SUMS_SCALED} tokens rungs 9 and 11 scale a group's sum once instead (*What is scaled*, folded in "
-        "the next section)."
+        f"multiplies each of a group's {GROUP} weights by the scale; up to {SUMS_SCALED} tokens rungs 9 and "
+        "11 multiply the group's sums instead."
     )
 
 
@@ -237,10 +239,7 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
     plot.show(fig, f"{title}, by shape and number of tokens.")
     if started := _started(picks, batches):
         display.say(started)
-    chosen = (
-        int4.choose(n, k, batch, True, study.table_of(here.sized)) for n, k in shapes for batch in batches
-    )
-    _so_far(picks, batches, gpu, sorted({built["TOKENS"] for name, built in chosen if name == "11_tma"}))
+    _so_far(picks, batches, gpu)
 
 
 # What each rung does, by its source: what multiplies, whose x it has and what it scales.
@@ -270,7 +269,7 @@ def _started(picks: dict[str, list[int]], batches: list[Any]) -> str:
     return text
 
 
-def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str, columns: list[int]) -> None:
+def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str) -> None:
     """Show for how many tokens and at how many points each rung is picked, with what it does, and what of
     this depends on the number of tokens.
     """
@@ -284,11 +283,18 @@ def _so_far(picks: dict[str, list[int]], batches: list[Any], gpu: str, columns: 
     names |= {"scales": "Scales"}
     title = f"What each rung does, and where it is picked on {gpu}"
     display.table(pd.DataFrame(table, columns=list(names)), names, {}, title, folded=True)
-    scaled, why = _what_is_scaled(columns)
     display.say(
         "Sharing x pays with more tokens, because x grows with them and the weights do not. But blocks that "
         "share it have more rows, so a small matrix gives few blocks to the SMs."
     )
+
+
+def what_is_scaled(here: Lab, shapes: list[Any], batches: list[Any]) -> None:
+    """Whether rungs 9 to 11 scale weights or sums, counted from their listings; folded."""
+    chosen = (
+        int4.choose(n, k, batch, True, study.table_of(here.sized)) for n, k in shapes for batch in batches
+    )
+    scaled, why = _what_is_scaled(sorted({built["TOKENS"] for name, built in chosen if name == "11_tma"}))
     display.fold_parts("What is scaled: weights or sums", [scaled[0].upper() + scaled[1:], why])
 
 

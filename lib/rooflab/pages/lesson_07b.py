@@ -16,22 +16,24 @@ from rooflab.pages.lesson_07b_appendix import conclusions as conclusions
 from rooflab.pages.lesson_07b_appendix import lost_ways as lost_ways
 from rooflab.pages.lesson_07b_appendix import prompt_shares as prompt_shares
 from rooflab.pages.lesson_07b_appendix import prompt_turning_points as prompt_turning_points
-from rooflab.pages.lesson_07b_elsewhere import crossing_missed as crossing_missed
-from rooflab.pages.lesson_07b_elsewhere import crossovers as crossovers
-from rooflab.pages.lesson_07b_elsewhere import crossovers_right as crossovers_right
-from rooflab.pages.lesson_07b_elsewhere import judged_races, laptop_known, order_told
+from rooflab.pages.lesson_07b_crossings import crossing_drawn as crossing_drawn
+from rooflab.pages.lesson_07b_crossings import crossovers as crossovers
+from rooflab.pages.lesson_07b_crossings import every_pair as every_pair
+from rooflab.pages.lesson_07b_crossings import judged_races, order_told
 from rooflab.pages.lesson_07b_elsewhere import laptop_errors as laptop_errors
+from rooflab.pages.lesson_07b_elsewhere import laptop_known
 from rooflab.pages.lesson_07b_elsewhere import laptop_predicted as laptop_predicted
 from rooflab.pages.lesson_07b_elsewhere import lost_on_the_laptop as lost_on_the_laptop
-from rooflab.pages.lesson_07b_misses import below_bandwidth as below_bandwidth
 from rooflab.pages.lesson_07b_misses import below_the_peak
 from rooflab.pages.lesson_07b_misses import causes as causes
-from rooflab.pages.lesson_07b_misses import errors_by_bound as errors_by_bound
-from rooflab.pages.lesson_07b_misses import errors_by_way as errors_by_way
+from rooflab.pages.lesson_07b_misses import divided as divided
 from rooflab.pages.lesson_07b_misses import failures as failures
-from rooflab.pages.lesson_07b_misses import largest_failure as largest_failure
-from rooflab.pages.lesson_07b_misses import largest_left as largest_left
-from rooflab.pages.lesson_07b_misses import within_bounds as within_bounds
+from rooflab.pages.lesson_07b_misses import peak_worked as peak_worked
+from rooflab.pages.lesson_07b_misses import share_worked as share_worked
+from rooflab.pages.lesson_07b_tuned import errors_by_way as errors_by_way
+from rooflab.pages.lesson_07b_tuned import left as left
+from rooflab.pages.lesson_07b_tuned import shares_drawn as shares_drawn
+from rooflab.pages.lesson_07b_tuned import within_bounds as within_bounds
 from rooflab.pages.lesson_07b_worked import by_bytes as by_bytes
 from rooflab.pages.lesson_07b_worked import in_tiles as in_tiles
 from rooflab.pages.lesson_07b_worked import rounds_drawn as rounds_drawn
@@ -52,46 +54,54 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any, rows: Rows) -> Opening:
     near = 100 * (compared[["one_off", "own_off"]].abs() <= 25).mean()
     unseen = laptop_known(here, spec, fit)[2]
     worst = unseen.off.abs().max()
-    answer = (
-        f"Roughly. With one number fitted, {fit.launch_us:.1f} µs of fixed time, the law puts "
-        f"{near['one_off']:.0f}% of {fit.rows:,} products on the {gpu} within 25% of their measured time; "
-        f"with two for each of {counted(len(fit.own), 'kernel')} or pairs of kernels, "
-        f"{near['own_off']:.0f}%. It predicts "
-        f"{counted(len(unseen), 'one-token kernel')} of a laptop that it has not seen, the worst "
-        f"{worst:.0f}% off."
-    )
     right, kinds = judged_races(rows, here, fit)
-    stay, cross = order_told(right, kinds)
-    if len(stay) and len(cross):
-        answer += f" Which of two kernels stays ahead it tells for {stay.sum()} of {len(stay)} pairs, and "
-        answer += f"where two change places for {cross.sum()} of {len(cross)}."
+    answer = _which(*order_told(right, kinds))
+    answer += (
+        f"With one number fitted, {fit.launch_us:.1f} µs of fixed time, it puts {near['one_off']:.0f}% of "
+        f"{fit.rows:,} products on the {gpu} within 25% of their measured time; with two for each of "
+        f"{counted(len(fit.own), 'kernel')} or pairs of kernels, {near['own_off']:.0f}%. Of a laptop that it "
+        f"has not seen it predicts {counted(len(unseen), 'kernel')} at one token, the worst {worst:.1f}% off."
+    )
     able = (
-        "predict a product's time at one token on a GPU that you do not have",
+        "estimate a product's time at one token from its bytes and a GPU's bandwidth",
         "tell from a product's kernels, bytes and FLOPs what bounds it: fixed time, memory or arithmetic",
         "say where such a prediction fails, and why",
     )
     return answer, able, _both_laws(compared, fit, gpu, near)
 
 
+def _which(stay: Rows, cross: Rows) -> str:
+    """Whether the law tells which of two kernels is faster, in a sentence; "" where no pair was judged."""
+    told = pd.concat([stay, cross]).astype(bool)
+    if told.empty:
+        return ""
+    word = "Yes" if told.all() else "Roughly" if told.mean() >= 0.5 else "Hardly"
+    parts = [f"which of two kernels stays ahead for {stay.sum()} of {len(stay)} pairs"] if len(stay) else []
+    only = "only " if len(cross) and cross.mean() < 0.5 else ""
+    parts += [f"where two change places for {only}{cross.sum()} of {len(cross)}"] if len(cross) else []
+    join = ", but " if len(parts) == 2 and cross.mean() < 0.5 <= stay.mean() else " and "
+    return f"{word}: fitted to their own times, it tells {join.join(parts)}. "
+
+
 def _both_laws(compared: Rows, fit: Any, gpu: str, near: Rows) -> tuple[Any, str]:
     """Time by either law over measured time, products that are far off in colours; and the caption."""
-    title, low = "Law and measurement", below_the_peak(compared, fit)[0]
+    title, ways = "Law and measurement", below_the_peak(compared, fit)[0]
     fig, axes = plot.figure(
         "measured, µs", "by the law, µs", title, xlog=True, ylog=True, columns=2, height=2.6
     )
     ends = [compared.median_us.min(), compared.median_us.max()]
     panels = zip(axes, ("one", "own"), ("plain law", "tuned law"), strict=True)
-    below = compared.label.isin(low)
     for ax, name, words in panels:
         ax.fill_between(
             ends, [0.75 * x for x in ends], [1.25 * x for x in ends], color="#CCCCCC", linewidth=0
         )
         ax.plot(ends, ends, color=plot.ROOF_COLOUR, linewidth=1, zorder=1)
         held = compared[f"{name}_off"].abs() <= 25
+        low = compared.label.isin(ways) & (compared[f"{name}_off"] < 0)
         for which, colour, label in (
             (held, "#888888", "within 25%"),
-            (~held & below, plot.COLOURS[1], "off: kernels far below their peak"),
-            (~held & ~below, plot.COLOURS[0], "off: other kernels"),
+            (~held & low, plot.COLOURS[1], "too short: kernels far below their peak"),
+            (~held & ~low, plot.COLOURS[0], "off for another reason"),
         ):
             mine = compared[which]
             style = {"s": 9, "alpha": 0.6, "linewidths": 0, "zorder": 3}
@@ -129,9 +139,10 @@ def _scaling(here: Any) -> str:
     peak = here.peaks["int8_tensor"]
     slower = here.peak("int8_scaled") < peak
     return (
-        " Q8_0 weights share a scale in blocks of 32: after every 32 products of a sum FP32 lanes spend two "
-        "instructions on it, so that even a perfect int8 kernel makes "
-        f"{here.peak('int8_scaled'):,.0f} of the unit's {peak:,.0f} TOP/s."
+        " Why int8 has that peak: Q8_0 weights share a scale in blocks of 32, so after every 32 products "
+        "of a sum (64 operations) FP32 lanes spend two instructions. The lanes execute "
+        f"{here.peaks['fp32']:.1f} ÷ 2 = {here.peaks['fp32'] / 2:.1f} T multiply-adds a second; ÷ 2 × 64 are "
+        f"{here.peak('int8_scaled'):,.0f} TOP/s. The lanes limit it, not the int8 unit's {peak:,.0f}."
         if slower
         else ""
     )
@@ -193,14 +204,13 @@ def explore(here: Any, fit: Any, spec: Any) -> tuple[Any, Rows]:
         y="median_us",
         controls={"format": "Weights", "gpu": "GPU", "matrix": "Matrix"},
         labels={"batch": "tokens", "median_us": "µs, predicted"},
-        ylog=True,
         title="Products on one GPU, by the tuned law",
         start={"format": "int4_g128", "gpu": spec.name, "matrix": _CASE, "batch": 1},
     )
     return drawn, every
 
 
-def gain_by_gpu(every: Rows) -> Rows:
+def gain_by_gpu(every: Rows, fit: Any) -> Rows:
     """Draw what INT4 is predicted to gain at one token on every GPU, the slowest memory first; the table,
     folded.
     """
@@ -220,15 +230,35 @@ def gain_by_gpu(every: Rows) -> Rows:
     heads = {"gpu": "GPU", "gb_s": "datasheet, GB/s", "one": "× at 1 token", "many": "× at 64"}
     heads |= {"ahead": "ahead up to, of the map's numbers of tokens"}
     forms = {"gb_s": "{:,.0f}", "one": "{:.1f}", "many": "{:.1f}"}
-    display.table(
-        mapped.sort_values("gb_s"),
-        heads,
-        forms,
+    parts: list[Any] = [(mapped.sort_values("gb_s"), heads, forms)]
+    if text := _more_at_many(mapped, every, fit):
+        parts.append(text)
+    display.fold_parts(
         "INT4's fastest way over FP16's fastest, times as fast, 8,960 × 1,536, predicted, GPU by GPU; where "
         "the two cross is a rough guess, as above",
-        folded=True,
+        parts,
     )
     return mapped
+
+
+def _more_at_many(mapped: Rows, every: Rows, fit: Any) -> str:
+    """Why INT4 gains more at 64 tokens than at one where FP16's way changes to one of a longer fixed time."""
+    more = mapped[mapped.many > mapped.one].sort_values("gb_s")
+    mine = every[(every["format"] == "fp16") & (every.matrix == _CASE) & every.gpu.isin(more.gpu)]
+    ways = mine.pivot(index="gpu", columns="batch", values="way")
+    if more.empty or ways[1].nunique() != 1 or ways[64].nunique() != 1:
+        return ""
+    few, many = ways[1].iloc[0], ways[64].iloc[0]
+    us = [
+        fit.own[("fp16", way)].launch_us if ("fp16", way) in fit.own else fit.launch_us for way in (few, many)
+    ]
+    if us[1] <= us[0]:
+        return ""
+    return (
+        f"INT4 gains more at 64 tokens than at one on {listed(more.gpu)}: FP16's fastest way is "
+        f"{strategies.label('fp16', few)} at one token, {us[0]:.1f} µs of fixed time, and "
+        f"{strategies.label('fp16', many)} at 64, {us[1]:.1f}."
+    )
 
 
 def _published_gain(kernels: Rows) -> str:
@@ -329,7 +359,7 @@ def takeaway(fit: Any, within: dict[Any, Any], kernels: Rows, cross: Rows) -> No
     display.say(
         f"- One fixed time, {fit.launch_us:.1f} µs, a rate and a peak put {within[25][0]:.0f}% of the "
         f"{fit.rows:,} products that it was fitted to within 25%. It predicts the unseen laptop's kernels at "
-        f"one token, the worst {kernels.off.abs().max():.0f}% off.\n- Ask first whether a kernel reaches its "
+        f"one token, the worst {kernels.off.abs().max():.1f}% off.\n- Ask first whether a kernel reaches its "
         "unit's peak: where it does not, the law's time for FLOPs is too short by that factor. Ask next "
         f"whether it deals whole tiles, or divides *k*, so that few tiles still fill the GPU.{order}\n"
         "- Arithmetic tells whether the fixed time, memory or compute bounds a product. Do it "

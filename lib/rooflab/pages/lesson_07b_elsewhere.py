@@ -1,17 +1,14 @@
-"""Lesson 07b's law on another GPU, and where crossovers lie."""
+"""Lesson 07b's law on another GPU."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
 import rooflab.lab
-from rooflab.analysis import extrapolation, strategies
+from rooflab.analysis import extrapolation
 from rooflab.hardware import device, perf_model
 from rooflab.pages import Rows
 from rooflab.records.store import Store
-from rooflab.studies import regimes
 from rooflab.view import display
 from rooflab.words import counted
 
@@ -56,9 +53,9 @@ def _through_l2(size: int, us: float) -> str:
         return "; the record does not say why"
     return (
         f". {size / 1e6:.1f} MB in that time are {rate:,.0f} GB/s, more than its memory's "
-        f"{laptop.dram_gb_s:,.0f}: the sweep repeats a product, so that a part of the weights is still in "
-        f"its L2 of {laptop.l2_mb:,.0f} MB; Nsight Compute, by default, empties the caches before every "
-        "kernel. The law has no cache"
+        f"{laptop.dram_gb_s:,.0f}. The sweep repeats a product, so that weights may still be in its L2 of "
+        f"{laptop.l2_mb:,.0f} MB; what share of them was not published. Nsight Compute, by default, empties "
+        "the caches before every kernel. The law has no cache"
     )
 
 
@@ -79,7 +76,7 @@ def laptop_errors(published: Store, there: Any, fit: Any, n: int, k: int, kernel
     calls = swept[(swept.n == n) & (swept.k == k)]
     first = calls[calls.batch == 1].set_index("label")
     display.say(
-        f"The worst of the {len(kernels)} kernels is {kernels.off.abs().max():.0f}% off."
+        f"The worst of the {len(kernels)} kernels is {kernels.off.abs().max():.1f}% off."
         + _mostly(kernels, fit)
         + (
             " The published *sweep* was timed by events, with launches: at one token it has "
@@ -98,109 +95,6 @@ def laptop_errors(published: Store, there: Any, fit: Any, n: int, k: int, kernel
             f"{row.one_us:.0f} ({row.off:+.0f}%){_through_l2(n * k * 2, float(row.us))}."
         )
     return swept
-
-
-def _races(rows: Rows, here: Any, fit: Any, n: int, k: int) -> tuple[Rows, list[Any], list[Any], list[Any]]:
-    """The races on a matrix: what was found, their pairs, the predicted crossovers, and which are right."""
-    found = strategies.crossovers(rows, (n, k), clocks=("graph",))
-    names = set(zip(found["first"], found["second"], strict=True))
-    pairs = [pair for pair in strategies.PAIRS if pair.names in names]
-    guesses = [extrapolation.predicted_crossover(pair, (n, k), here, fit) for pair in pairs]
-    seen = found.set_index(["first", "second"])
-    told = [extrapolation.agrees(seen.loc[p.names], guess) for p, guess in zip(pairs, guesses, strict=True)]
-    return seen, pairs, guesses, told
-
-
-def judged_races(rows: Rows, here: Any, fit: Any) -> tuple[list[Any], list[Any]]:
-    """Of the races on the source's matrices which crossovers are right, and which kind each is."""
-    right, kinds = [], []
-    for n, k in regimes.SOURCE:
-        seen, pairs, _, told = _races(rows, here, fit, n, k)
-        right += told
-        kinds += [seen.loc[p.names].kind for p in pairs]
-    return right, kinds
-
-
-def crossovers(rows: Rows, here: Any, fit: Any) -> Rows:
-    """Say how many orders and crossovers the tuned law tells, and show every pair, folded; whether it is
-    right on those that cross.
-    """
-    right, kinds = judged_races(rows, here, fit)
-    cross = crossovers_right(right, kinds)
-    tables = []
-    for n, k in regimes.SOURCE:
-        seen, pairs, guesses, told = _races(rows, here, fit, n, k)
-        words = [{None: "first wins", 1: "second wins"}.get(guess, guess) for guess in guesses]
-        cells = [strategies.briefly(seen.loc[p.names]) for p in pairs]
-        lines = [(*p.names, cell, word) for p, cell, word in zip(pairs, cells, words, strict=True)]
-        table = pd.DataFrame(lines, columns=["first", "second", "measured", "predicted"])
-        table["told"] = ["not judged" if pd.isna(each) else "✓" if each else "✗" for each in told]
-        heads = {"first": "few tokens", "second": "many tokens"}
-        heads |= {"measured": "measured", "predicted": "by the tuned law", "told": "right"}
-        caption = f"{n:,} × {k:,}: from how many tokens on the second is faster"
-        tables.append((table, heads, {}, caption))
-    display.fold_parts(
-        "Every pair, on two matrices (no order: they change places more than once, or the second is faster "
-        "at few tokens)",
-        tables,
-    )
-    return cross
-
-
-def order_told(right: list[Any], kinds: list[Any]) -> tuple[Rows, Rows]:
-    """Whether the prediction is right, of pairs in which one way stays ahead, and of those that cross."""
-    told = pd.DataFrame({"right": right, "cross": [kind == "crosses" for kind in kinds]}).dropna()
-    stay, cross = (told.right[told.cross == each].astype(bool) for each in (False, True))
-    return stay, cross
-
-
-def crossovers_right(right: list[Any], kinds: list[Any]) -> Rows:
-    """Say how many crossovers are predicted; those of pairs that cross."""
-    one, cross = order_told(right, kinds)
-    stays = f"on {one.sum()} of {len(one)} pairs in which one way stays ahead" if len(one) else ""
-    turns = f"on {cross.sum()} of {len(cross)} that cross" if len(cross) else ""
-    parts = " and ".join(filter(None, (stays, turns)))
-    left = right.count(None)
-    rest = f" {left} are level or have no order, and are not judged." if left else ""
-    display.say(
-        f"**The tuned law is right {parts}.**{rest}"
-        if parts
-        else "No pair was recorded that the law could predict."
-    )
-    return cross
-
-
-def crossing_missed(compared: Rows, rows: Rows, here: Any, fit: Any) -> None:
-    """Of the first crossover that the tuned law misses: how far apart the two curves are where they cross,
-    beside the law's errors there.
-    """
-    for n, k in regimes.SOURCE:
-        seen, pairs, guesses, told = _races(rows, here, fit, n, k)
-        mine = compared[(compared.n == n) & (compared.k == k)]
-        for pair, guess, right in zip(pairs, guesses, told, strict=True):
-            found = seen.loc[pair.names]
-            if found.kind != "crosses" or right:
-                continue
-            for tokens in (int(found.low), int(found.high)):
-                at = mine[mine.batch == tokens].set_index(["format", "impl"])
-                if set(pair) <= set(at.index):
-                    between = f"between {int(found.low)} and {counted(int(found.high), 'token')}"
-                    _missed_at(pair, at, f"{n:,} × {k:,}", tokens, between, guess)
-                    return
-
-
-def _missed_at(pair: Any, at: Rows, matrix: str, tokens: int, between: str, guess: int | None) -> None:
-    """Say what the two ways of a pair take at some tokens, and what the tuned law has for them."""
-    few, many = (at.loc[[way]].sort_values("median_us").iloc[0] for way in pair)
-    offs = [f"{off:+.0f}".replace("-", "−") for off in (few.own_off, many.own_off)]
-    where = "sees no crossover" if guess is None else f"has them cross at {counted(guess, 'token')}"
-    display.say(
-        f"**Why a crossover is harder than a time.** {pair.names[0]} and {pair.names[1]} on {matrix} cross "
-        f"{between}. At {tokens} they take {few.median_us:.2f} and {many.median_us:.2f} µs, "
-        f"{abs(many.median_us / few.median_us - 1):.0%} apart. The law has {few.own_us:.2f} ({offs[0]}%) and "
-        f"{many.own_us:.2f} ({offs[1]}%), so it {where}. Where two curves lie close together, errors of this "
-        "size move their crossing far."
-    )
 
 
 def lost_on_the_laptop(swept: Rows) -> None:

@@ -1,26 +1,59 @@
-"""What lesson 07b shows of its law's failures: kernels below their unit's peak, tiles divided along k, the
-rest.
+"""What lesson 07b shows of where its plain law fails: kernels far below their unit's peak or below the
+bandwidth, kernels that divide k, and one fixed time for all.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rooflab.analysis import extrapolation
 from rooflab.hardware import perf_model, roofline
 from rooflab.lab import Lab
 from rooflab.pages import Rows
-from rooflab.pages.lesson_07b_elsewhere import laptop_known
 from rooflab.pages.lesson_07b_worked import worked
-from rooflab.view import diagram, display, plot
+from rooflab.view import diagram, display
 from rooflab.words import counted, listed
 
 # Ways whose kernels divide the k of a last round's tiles over idle SMs (mmq 8_stream_k and after).
-_SHARE_K = ("mmq_fp16_wgmma", "mmq_tiles")
-_TERMS = {"launch": "fixed time", "memory": "bytes", "compute": "FLOPs"}
+SHARE_K = ("mmq_fp16_wgmma", "mmq_tiles")
 BELOW = 2 / 3  # of its unit's peak: a way that reaches less is far from what the plain law charges
+_FAMILIES = {
+    "gemv": "kernels on FP32 lanes",
+    "fused_rows": "kernels on FP32 lanes",
+    "fused": "fused INT4 on tensor cores",
+    "cublas": "cuBLAS in FP16",
+    "two_op": "dequantise, then cuBLAS",
+    "mmq_fp16_wgmma": "Q8_0 made FP16 inside the kernel",
+    "mmq_tiles": "Q8_0 made FP16 inside the kernel",
+}  # the other ways multiply int8
+_INT8 = "int8 kernels"
+# Of each cause: its name, what happens, and what would mend it.
+_CAUSES = {
+    "peak": (
+        "far below the peak",
+        "the peak counts products alone; a kernel also loads, converts and rescales",
+        "a share of the peak for each way; the tuned law has it",
+    ),
+    "bandwidth": (
+        "below the bandwidth",
+        "bytes come more slowly than the memory's rate",
+        "a share of the bandwidth for each way; the tuned law lacks it",
+    ),
+    "fixed": (
+        "short products",
+        "the fixed time is most of the time: {fixed:.1f} µs a kernel is too long for {long}, too short for "
+        "{short}",
+        "a fixed time for each way; the tuned law has it",
+    ),
+    "tiles": (
+        "k divided",
+        "a kernel divides k, so few tiles fill all SMs; the law leaves SMs idle",
+        "a count of the pieces; the tuned law lacks it",
+    ),
+}
 
 
 def peak_shares(compared: Rows, fit: Any) -> Rows:
@@ -47,87 +80,161 @@ def below_the_peak(compared: Rows, fit: Any) -> tuple[list[str], int, int]:
 
 
 def _by_cause(compared: Rows, here: Any, fit: Any) -> Rows:
-    """The products that the plain law puts further off than 25%, with `cause`: peak, bandwidth, tiles or
-    other; and `why`, as extrapolation.reason has it.
+    """The products that the plain law puts further off than 25%, with `cause`: peak, bandwidth, tiles, fixed
+    or other; and `why`, as extrapolation.reason has it.
     """
     bad = compared[compared["one_off"].abs() > 25]
     bad = bad.assign(cause="other", why=[extrapolation.reason(row, here.sms) for row in bad.itertuples()])
     short, below = bad["one_off"] < 0, bad["label"].isin(below_the_peak(compared, fit)[0])
+    bad.loc[bad["by"] == "launch", "cause"] = "fixed"
     bad.loc[short & below, "cause"] = "peak"
     bad.loc[short & ~below & (bad["by"] == "memory"), "cause"] = "bandwidth"
     idle = bad["why"].astype(str).str.contains("tiles for")  # there may be no row
-    bad.loc[~short & idle & bad["impl"].isin(_SHARE_K) & (bad["by"] == "compute"), "cause"] = "tiles"
+    bad.loc[~short & idle & bad["impl"].isin(SHARE_K) & (bad["by"] == "compute"), "cause"] = "tiles"
     return bad
 
 
+def _family(impl: str) -> str:
+    return _FAMILIES.get(impl, _INT8)
+
+
+def _example(part: Rows, cause: str, here: Any) -> Any:
+    """A product of a cause, of the family that has most of them and of its way that has most: of kernels
+    below the peak the one that fills the SMs best, and of these the one with most tokens; else the furthest
+    off.
+    """
+    families = part["impl"].map(_family)
+    mine = part[families == families.value_counts().index[0]]
+    mine = mine[mine["label"] == mine["label"].value_counts().index[0]]
+    bound = mine[mine["by"] == "compute"]
+    if cause == "peak" and len(bound):
+        useful = [round(_useful(row, here.sms), 6) for row in bound.itertuples()]
+        return bound.assign(rank=useful).sort_values(["rank", "batch", "n", "k"], kind="stable").iloc[-1]
+    off = np.log(mine["one_us"] / mine["median_us"]).abs()
+    return mine.assign(rank=off).sort_values("rank", kind="stable").iloc[-1]
+
+
+def _named(row: Any) -> str:
+    return f"{row['label']}, {_sizes(row)}"
+
+
+def _sizes(row: Any) -> str:
+    return f"{row['n']:,} × {row['k']:,}, {counted(int(row['batch']), 'token')}"
+
+
 def causes(compared: Rows, here: Any, fit: Any) -> None:
-    """Say how many products the plain law puts far off, and how many of them each cause has."""
-    bad = _by_cause(compared, here, fit)
-    count = bad["cause"].value_counts()
-    says = {
-        "peak": "are of kernels far below their unit's peak",
-        "bandwidth": "are of kernels that do not reach the bandwidth",
-        "tiles": "are of kernels that divide *k*, where the law deals whole tiles",
-    }
-    text = f"The plain law puts {len(bad):,} of {len(compared):,} products further off than 25%"
-    if parts := [f"{count[cause]} {words}" for cause, words in says.items() if cause in count]:
-        text += f": {listed(parts)}"
-    if "other" in count:
-        terms = bad.loc[bad["cause"] == "other", "by"].value_counts()
-        most = listed(f"{_TERMS[term]} ({each})" for term, each in terms.items())
-        text += f". The other {count['other']} share no one cause; their largest term is {most}"
-    display.say(f"{text}.")
-
-
-def failures(compared: Rows, fit: Any) -> None:
-    """Show how the plain law fails, and how many of each failure the tuned law mends; folded."""
-    low, far, _ = below_the_peak(compared, fit)
-    bad = compared[compared["one_off"].abs() > 25]
-    if bad.empty:
-        return
-    short, below = bad["one_off"] < 0, bad["label"].isin(low)
-    keys = pd.DataFrame({"kind": "too short, other ways", "term": bad["by"].map(_TERMS)})
-    keys.loc[short & below] = "too short, ways far below their unit's peak", "any"
-    keys.loc[~short] = "too long, all ways", "any"
-    lines = []
-    for key, part in bad.groupby([keys[name] for name in keys]):
-        most = part["label"].value_counts()
-        near = int((part["own_off"].abs() <= 25).sum())
-        lines.append((*key, len(part), f"{most.index[0]}, {most.iloc[0]}", near))
-    table = pd.DataFrame(lines, columns=["kind", "term", "rows", "most", "near"])
-    heads = {"kind": "the plain law's time", "term": "largest term", "rows": "products"}
-    heads |= {"most": "most of them by", "near": "within 25% by the tuned law"}
-    caption = f"The {far} products that the plain law puts further off than 25%"
-    display.table(table.sort_values("rows", ascending=False), heads, {}, caption, folded=True)
-
-
-def below_bandwidth(compared: Rows, here: Any, fit: Any, lab: Lab) -> None:
-    """Say which products that bytes bound take longer than the bandwidth allows, what share of it they reach,
-    and what is known of why.
+    """Show each cause for which the plain law puts products far off: what happens, how many, most of which
+    kernels, one of them, and what mends it.
     """
     bad = _by_cause(compared, here, fit)
-    bad = bad[bad["cause"] == "bandwidth"]
+    count = bad["cause"].value_counts()
+    lines = []
+    for cause, (name, happens, mends) in _CAUSES.items():
+        part = bad[bad["cause"] == cause]
+        if part.empty:
+            continue
+        most = part["impl"].map(_family).value_counts()
+        row = _example(part, cause, here)
+        times = f"{row['one_us']:,.0f} µs by the law, {row['median_us']:,.0f} measured"
+        if max(row["one_us"], row["median_us"]) < 100:
+            times = f"{row['one_us']:.1f} µs by the law, {row['median_us']:.1f} measured"
+        each = f"{most.index[0]}: {most.iloc[0]}" if len(most) > 1 else f"all {most.index[0]}"
+        whose = f"{len(part)} ({each})"
+        short = int((part["one_off"] < 0).sum())
+        happens = happens.format(fixed=fit.launch_us, long=len(part) - short, short=short)
+        lines.append((name, happens, whose, f"{_sizes(row)}: {times}", mends, len(part)))
+    heads = dict(
+        zip("abcde", ("cause", "what happens", "products", "one of them", "what mends it"), strict=True)
+    )
+    table = pd.DataFrame(lines, columns=[*"abcde", "rows"]).sort_values("rows", ascending=False)
+    display.say(
+        f"It puts {len(bad):,} of {len(compared):,} products further off than 25%"
+        + (f"; {count['other']} of them share no cause." if "other" in count else ".")
+    )
+    if len(table):
+        display.table(table, heads, {})
+
+
+def _below(compared: Rows, here: Any, fit: Any) -> Any:
+    """The product that kernels below their unit's peak are worked out on; None without one."""
+    bad = _by_cause(compared, here, fit)
+    part = bad[(bad["cause"] == "peak") & (bad["by"] == "compute")]
+    return _example(part, "peak", here) if len(part) else None
+
+
+def peak_worked(compared: Rows, here: Any, fit: Any) -> None:
+    """Work out a product of kernels below their unit's peak."""
+    row = _below(compared, here, fit)
+    display.say(
+        "No way is so far below its unit's peak that the law's time is over 25% too short."
+        if row is None
+        else f"{worked(row, here, fit)}, {row['median_us'] / row['one_us']:.1f} times as long."
+    )
+
+
+def share_worked(compared: Rows, here: Any, fit: Any) -> None:
+    """Work out the share of its unit's peak that the same product reaches."""
+    row = _below(compared, here, fit)
+    if row is not None:
+        display.say(_share_worked(row, here, fit))
+
+
+def divided(compared: Rows, here: Any, fit: Any) -> None:
+    """Say and draw how a kernel that divides k fills the SMs with few tiles, and the law does not."""
+    bad = _by_cause(compared, here, fit)
+    bad = bad[bad["cause"] == "tiles"]
     if bad.empty:
-        display.say("Every product that bytes bound reaches the bandwidth, to within 25%.")
         return
+    row = _example(bad, "tiles", here)
+    tiles = int(str(row["why"]).partition(" ")[0])
+    text = (
+        f"The law gives each of {tiles} SMs a whole tile and leaves {here.sms - tiles} idle. The kernel "
+        "divides each tile's k over them, as [lesson 05d](05d_mmq.ipynb)'s `8_stream_k` does."
+        if tiles < here.sms
+        else "The kernel divides the k of its last tiles over idle SMs; the law deals whole tiles."
+    )
+    display.say(f"**k divided: {_named(row)}.** {text}")
+    if tiles < here.sms / 2:
+        pieces = here.sms // tiles
+        parts = [("each tile whole", tiles), (f"each tile's k in {pieces}", pieces * tiles)]
+        title = "Few tiles, as the law deals them and as such kernels do"
+        diagram.dealt(parts, here.sms, title, "pieces").show()
+
+
+def failures(compared: Rows, here: Any, fit: Any, lab: Lab) -> None:
+    """Show how many products of each way have each cause, how many of each cause the tuned law mends, and
+    what is known of why the bandwidth is missed; folded.
+    """
+    bad = _by_cause(compared, here, fit)
+    if bad.empty:
+        return
+    names = {cause: words[0] for cause, words in _CAUSES.items()} | {"other": "no one cause"}
+    held = [cause for cause in names if cause in set(bad["cause"])]
+    table = pd.crosstab(bad["label"], bad["cause"]).reindex(columns=held)
+    table = table.assign(rows=table.sum(axis=1)).sort_values("rows", ascending=False, kind="stable")
+    mended = bad[bad["own_off"].abs() <= 25]["cause"].value_counts().reindex(held, fill_value=0)
+    table.loc["within 25% by the tuned law"] = [*mended, mended.sum()]
+    heads = {"label": "way", "rows": "products"} | {cause: names[cause] for cause in held}
+    parts: list[Any] = [(table.rename_axis("label").reset_index(), heads, {})]
+    if "bandwidth" in held:
+        parts.append(_below_bandwidth(bad[bad["cause"] == "bandwidth"], fit, lab))
+    display.fold_parts("Every way: how many of its products have which cause", parts)
+
+
+def _below_bandwidth(bad: Rows, fit: Any, lab: Lab) -> str:
+    """What share of the bandwidth products reach that bytes bound, and what is known of why."""
     ways = [perf_model.strategy(*key) for key in zip(bad["format"], bad["impl"], strict=True)]
     fixed = [
         fit.launch_us * perf_model.launched(how, int(b)) for how, b in zip(ways, bad["batch"], strict=True)
     ]
     bad = bad.assign(first=[how.extra > 0 for how in ways], fixed=fixed)
     bad = bad.assign(share=(bad["one_us"] - bad["fixed"]) / (bad["median_us"] - bad["fixed"]))
-    by = bad.groupby("label").agg(rows=("share", "size"), share=("share", "median"))
-    by = by.sort_values("rows", ascending=False, kind="stable")
-    lines = [f"{row.rows} by {row.Index} ({row.share:.0%})" for row in by.itertuples()]
-    near = int((bad["own_off"].abs() <= 25).sum())
-    display.say(
-        f"Other kernels take too long where bytes are the largest term: {counted(len(bad), 'product')}, "
-        f"{listed(lines)}. In brackets: the median share of the bandwidth that they reach, the law's time "
-        "for bytes over the time beyond the fixed time. "
-        f"The tuned law mends {near} of them"
-        + (": neither of its two numbers changes the bandwidth." if 2 * near < len(bad) else ".")
+    by = bad.groupby("label")["share"].agg(["size", "median"]).sort_values("size", ascending=False)
+    shares = listed(f"{row.Index} {row.median:.0%}" for row in by.itertuples())
+    return (
+        "Those below the bandwidth reach as the median product of a way (the law's time for bytes over the "
+        f"time beyond the fixed time): {shares}. {_why_slow(bad, lab)}"
     )
-    display.say(_why_slow(bad, lab))
 
 
 def _why_slow(bad: Rows, lab: Lab) -> str:
@@ -164,192 +271,8 @@ def _share_worked(row: Any, here: Any, fit: Any) -> str:
     left = row.median_us - launches * fit.launch_us
     kernels = f"{launches} × {fit.launch_us:.2f}" if launches > 1 else f"{fit.launch_us:.2f}"
     text = (
-        f"**The share of its unit's peak that it reaches** is {compute:,.2f} ÷ ({row.median_us:,.2f} − "
-        f"{kernels}) = {compute / left:.0%}: the law's time for FLOPs over the time beyond the "
-        f"fixed time. Fitted to all products of this way it is {own.share:.0%}."
+        f"**Worked out: its share of the peak, {_named(row)}.** The plain law's time for FLOPs over the time "
+        f"beyond its fixed time: {compute:,.2f} ÷ ({row.median_us:,.2f} − {kernels}) = {compute / left:.0%}. "
+        f"Fitted to all products of this way it is {own.share:.0%}."
     )
-    if how.tile is not None:
-        text += (
-            " Empty places of tiles and idle SMs count as work in this share; here they are "
-            f"{1 - _useful(row, here.sms):.0%} of it."
-        )
     return text
-
-
-def largest_failure(compared: Rows, here: Any, fit: Any, gpu: str) -> None:
-    """Say what ways below their unit's peak do to the plain law, work it out for a product that fills the
-    SMs, and draw what share each way reaches.
-    """
-    table, (low, far, short) = peak_shares(compared, fit), below_the_peak(compared, fit)
-    most = "**The largest failure.** The" if 2 * short >= far else "The"
-    display.say(
-        f"{most} law's time is over 25% too short for {counted(short, 'product')} by "
-        f"{counted(len(low), 'way')}: {listed(low)}."
-        if low
-        else "No way is so far below its unit's peak that the law's time is over 25% too short."
-    )
-    mine = compared[compared["label"].isin(low[:1]) & (compared["by"] == "compute")]
-    if len(mine):
-        useful = [round(_useful(row, here.sms), 6) for row in mine.itertuples()]
-        mine = mine.assign(useful=useful).sort_values(["useful", "batch", "n", "k"], kind="stable")
-        row = mine.iloc[-1]  # it fills the SMs best; of these the one with most tokens
-        display.say(f"{worked(row, here, fit)}, {row['median_us'] / row['one_us']:.1f} times as long.")
-        display.say(_share_worked(row, here, fit))
-    if table.empty:
-        return
-    title = "Share of its unit's peak that each way reaches"
-    fig, ax = plot.figure("%", title=title, height=1.1 + 0.24 * len(table))
-    capped = table["share"] >= 1
-    names = [name + ", at the cap" * full for name, full in zip(table["label"], capped, strict=True)]
-    plot.bars(ax, names, 100 * table["share"], "%", ("the law assumes", 100.0, "%"))
-    least, dividing = table.iloc[0], table.loc[capped & table["impl"].isin(_SHARE_K), "label"]
-    cap = (
-        " *At the cap*: not a measured share. The fit tries none above 100% and takes the largest that "
-        "explains the products about as well; those that bytes bound say nothing of it."
-    )
-    if len(dividing):
-        cap += f" A kernel that divides k beats the law's whole tiles, which raises it: {listed(dividing)}."
-    plot.show(
-        fig,
-        f"{title}, {gpu}, fitted to its products: from {least['share']:.0%} ({least['label']}). Ways that "
-        "bytes or the fixed time always bound are left out.",
-    )
-    if capped.any():
-        display.say(cap.strip())
-
-
-def largest_left(compared: Rows, here: Any, fit: Any) -> None:
-    """Work out the product that the tuned law puts furthest off, with the reason where it is known, and draw
-    it; list the furthest of other ways, folded.
-    """
-    compared["why"] = [extrapolation.reason(row, here.sms) for row in compared.itertuples()]
-    bad = compared.assign(off=compared.own_off.abs()).sort_values("off", ascending=False)
-    bad = bad.drop_duplicates("label").head(4)
-    worst = bad.iloc[0]
-    divides = worst.own_off > 0 and worst.impl in _SHARE_K and "tiles for" in worst.why
-    text = f"**The largest error that is left: {_one(worst, fit)}.**"
-    if divides:
-        tiles = int(worst.why.partition(" ")[0])
-        text += (
-            f" The law gives each of {tiles} SMs a whole tile and leaves {here.sms - tiles} idle. This "
-            "kernel divides a tile's k over them, as [lesson 05d](05d_mmq.ipynb)'s `8_stream_k` does."
-            if tiles < here.sms
-            else " This kernel divides the k of its last tiles over idle SMs; the law deals whole tiles."
-        )
-    display.say(text)
-    if divides and tiles < here.sms / 2:
-        pieces = here.sms // tiles
-        parts = [("each tile whole", tiles), (f"each tile's k in {pieces}", pieces * tiles)]
-        diagram.dealt(
-            parts, here.sms, "Few tiles, as the law deals them and as such kernels do", "pieces"
-        ).show()
-    display.fold_items(
-        "The largest errors of other ways",
-        [f"{_one(row, fit)}; {row.why}." for row in bad.iloc[1:].itertuples()],
-    )
-
-
-def _one(row: Any, fit: Any) -> str:
-    """A product by the tuned law: measured, predicted, how much of that is fixed, and how far off."""
-    how = perf_model.strategy(row.format, row.impl)
-    fixed = perf_model.launched(how, int(row.batch)) * fit.own[row.format, row.impl].launch_us
-    off = f"{row.own_off:+.0f}".replace("-", "−")
-    return (
-        f"{row.label}, {row.n:,} × {row.k:,}, {counted(row.batch, 'token')}: {row.median_us:.1f} µs "
-        f"measured, {row.own_us:.1f} by the tuned law, {fixed:.1f} of them fixed ({off}%)"
-    )
-
-
-def errors_by_bound(compared: Rows) -> None:
-    """Show the tuned law's errors by what bounds the product, and say what the law does not count."""
-    idle = compared[compared.why.str.contains("tiles for")]
-    long, short = idle[idle.own_off > 25], idle[idle.own_off < -25]
-    sharing, text = long[long.impl.isin(_SHARE_K)], ""
-    if len(idle):
-        text = (
-            f"Of {len(idle)} products that leave SMs idle in some round the tuned law puts {len(long)} more "
-            f"than 25% too long, {len(sharing)} of them by kernels that divide k, and {len(short)} more than "
-            "25% too short, for reasons that were not measured. "
-        )
-    display.say(
-        f"{text}The law also ignores how many blocks share an SM, how a library picks its tiles, and that "
-        "the shortest kernels end before the memory reaches its full rate."
-    )
-    kind = compared.why.where(~compared.why.str.contains("tiles for"), "a last round with idle SMs")
-    kind = kind.where(~kind.str.contains("narrow ones"), "tiles of two widths, all counted as the wider")
-    kind = kind.replace({"short of the memory's rate": "bytes", "compute-bound": "FLOPs"})
-    by = compared.assign(kind=kind, off=compared.own_off.abs(), near=100 * (compared.own_off.abs() <= 25))
-    by = by.groupby("kind").agg(rows=("off", "size"), middle=("off", "median"), near=("near", "mean"))
-    heads = {"kind": "what bounds the product", "rows": "products"}
-    heads |= {"middle": "off, %", "near": "within 25%, %"}
-    caption = "Errors of all products by the tuned law (off: the median)"
-    forms = {"middle": "{:.0f}", "near": "{:.0f}"}
-    display.table(by.reset_index(), heads, forms, caption, folded=True)
-
-
-def errors_by_way(compared: Rows, gpu: str) -> None:
-    """Show the errors of three predictions, by way."""
-    table = extrapolation.errors(compared)
-    heads = {"label": "way", "rows": "products", "bound": "bytes and FLOPs alone", "one": "plain law"}
-    heads |= {"own": "tuned law", "worst": "tuned law, worst"}
-    forms = dict.fromkeys(("bound", "one", "own", "worst"), "{:.0f}")
-    caption = f"How far off, in %: the median product of each way, and the worst, {gpu}"
-    parts: list[Any] = [(table, heads, forms)]
-    worse = list(table.loc[table["own"] > table["one"] + 0.5, "label"])
-    if worse:
-        parts.append(
-            "The fit minimises squares, which the large errors decide: that raised the median error of "
-            f"{listed(worse)}."
-        )
-    display.fold_parts(caption, parts)
-
-
-def within_bounds(compared: Rows, apart: Rows, here: Any, spec: Any, fit: Any, gpu: str) -> dict[Any, Any]:
-    """Show what each law was fitted to, what it was tested on, and of how many products it is within 10% and
-    25%; these shares of the two laws on what they were fitted to.
-    """
-    offs = compared[["one_off", "own_off"]].abs()
-    within = {off: (100 * (offs <= off).mean()).tolist() for off in (10, 25)}
-    one, two = "1 number", f"{2 * len(fit.own)} numbers, 2 for each of {counted(len(fit.own), 'way')}"
-    lines = [
-        ("plain law", one, "the same products", "fit", compared["one_off"]),
-        ("tuned law", two, "the same products", "fit", compared["own_off"]),
-    ]
-    if len(apart):
-        lines.append(
-            (
-                "tuned law",
-                "the same, to all matrices but one",
-                "the one left out, each in turn",
-                "prediction",
-                apart["own_off"],
-            )
-        )
-    kernels = laptop_known(here, spec, fit)[2]
-    lines.append(
-        (
-            *("plain law", one, f"{counted(len(kernels), 'kernel')} of a laptop, one token"),
-            *("prediction", kernels["off"]),
-        )
-    )
-    table = pd.DataFrame([line[:4] for line in lines], columns=["law", "fitted", "tested", "kind"])
-    for off in (25, 10):
-        table[f"near{off}"] = [f"{(line[4].abs() <= off).mean():.0%}" for line in lines]
-    heads = {"law": "law", "fitted": "fitted", "tested": "tested on", "kind": "fit or prediction"}
-    heads |= {"near25": "within 25%", "near10": "within 10%"}
-    display.table(table, heads, {}, f"What was fitted to {len(compared):,} products on {gpu}, and tested")
-    near = compared[["one_off", "own_off"]].abs() <= 25
-    mended = int((~near["one_off"] & near["own_off"]).sum())
-    worse = compared.loc[near["one_off"] & ~near["own_off"], "label"].value_counts()
-    display.say(
-        f"The tuned law brings {mended:,} of {(~near['one_off']).sum():,} products within 25%"
-        + (
-            f" and puts {counted(int(worse.sum()), 'other')} further off than that, most often by "
-            f"{worse.index[0]} ({worse.iloc[0]})"
-            if len(worse)
-            else ""
-        )
-        + ". A *prediction* is of products, or of a GPU, that were not fitted. A fit's own score says how "
-        "well it sums up what was measured."
-    )
-    return within

@@ -18,6 +18,7 @@ _UNITS = {
     "dp4a": "dp4a, 4 int8 products an instruction",
     "int8_scaled": "int8 tensor cores, with the scaling",
 }
+_LAPTOP = ("int4_g128", "loop")  # the way of the published laptop's kernel
 _NEAR = 10  # percent: a product that the law can be shown on
 
 
@@ -54,7 +55,8 @@ def ways(timed: Rows, here: Any) -> None:
     """What the law knows of every way that was timed, and of the published laptop's: kernels, unit, peak,
     tile; folded.
     """
-    held = {*zip(timed["format"], timed["impl"], strict=True), ("int4_g128", "loop")}
+    timed_ways = set(zip(timed["format"], timed["impl"], strict=True))
+    held = timed_ways | {_LAPTOP}
     lines = [
         (
             strategies.label(how.format, how.name),
@@ -73,6 +75,7 @@ def ways(timed: Rows, here: Any) -> None:
         "*x* are the activations. *Dequantise* writes the weights to memory as FP16; a *fused* kernel "
         "unpacks them where it multiplies. *wgmma* is a tensor-core instruction of four warps, on Hopper "
         "GPUs. Where a tile is *not counted*, the law charges the FLOPs of the product alone."
+        + ("" if _LAPTOP in timed_ways else " *INT4 loop* is the laptop's kernel, not timed here.")
     )
     display.fold_parts(
         "The ways: their kernels, unit, peak and tile", [words, (table, {head: head for head in heads})]
@@ -111,24 +114,40 @@ def _say_first(rows: Rows, here: Any, fit: Any) -> None:
 
 
 def rounds_drawn(compared: Rows, sms: int) -> None:
-    """Draw how a matrix' tiles come to the SMs: of the fewest and of the most tokens at which some SMs idle
-    in the last round, by the same way.
+    """Draw how products' tiles come to the SMs, without an empty place in a tile where there are such: just
+    under one tile an SM, and just above it.
     """
     found = compared.assign(why=[extrapolation.reason(row, sms) for row in compared.itertuples()])
     found = found.assign(tiles=found["why"].str.extract(r"^(\d+) tiles for")[0].astype(float))
-    found = found[found["tiles"] < 3 * sms].sort_values(["tiles", "batch"], kind="stable")
-    above = found[found["tiles"] > sms]
+    found = found[found["tiles"].notna()].sort_values("one_off", key=abs, kind="stable")
+    full = [_fills(how, int(row.n), int(row.batch)) for how, row in _each(found)]
+    found = found[full] if any(full) else found
+    above = found[found["tiles"] > sms].sort_values("tiles", kind="stable")
     if above.empty:
         return
-    just, below = above.iloc[0], found[found["tiles"] < sms]
-    some = [*([below.iloc[-1]] if len(below) else []), just, above.iloc[-1]]
-    tiles = [int(row["tiles"]) for row in some]
+    just = above.iloc[0]
+    below = found[(found["tiles"] < sms) & (found["label"] == just["label"])]
+    below = below.sort_values("tiles", kind="stable", ascending=False)
+    some = [*([below.iloc[0]] if len(below) else []), just]
+    tiles, whose = [int(row["tiles"]) for row in some], []
     parts = [(counted(-(-count // sms), "round"), count) for count in tiles]
-    diagram.dealt(list(dict.fromkeys(parts)), sms, "Tiles of a product, dealt to the SMs", "tiles").show()
-    rounds = -(-int(just["tiles"]) // sms)
-    idle = 1 - just["tiles"] / (rounds * sms)
-    whose = f"{just['label']}, {just['n']:,} × {just['k']:,}, {counted(int(just['batch']), 'token')}"
+    diagram.dealt(parts, sms, "Tiles of a product, dealt to the SMs", "tiles").show()
+    for row in some:
+        whose.append(f"({row['n']:,} × {row['k']:,}, {counted(int(row['batch']), 'token')})")
+    rounds = -(-tiles[-1] // sms)
+    idle = 1 - tiles[-1] / (rounds * sms)
+    text = f"{tiles[0]} tiles {whose[0]} take 1 round. " if len(some) == 2 else ""
     display.say(
-        f"{just['tiles']:.0f} tiles take {rounds} rounds, as {rounds * sms} would: SMs are idle {idle:.0%} "
-        f"of the time. ({whose}.)"
+        f"By {just['label']}: {text}{tiles[-1]} tiles {whose[-1]} take {rounds} rounds, as {rounds * sms} "
+        f"would: SMs are idle {idle:.0%} of the time."
     )
+
+
+def _each(rows: Rows) -> list[tuple[perf_model.Strategy, Any]]:
+    """Each row with its way."""
+    return list(zip(_ways(rows), rows.itertuples(), strict=True))
+
+
+def _fills(how: perf_model.Strategy, n: int, batch: int) -> bool:
+    """Whether a product leaves no place of its tiles empty."""
+    return how.tile is not None and n % how.tile[0] == 0 and batch % how.tile[1] == 0

@@ -128,7 +128,8 @@ def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str 
         ends = left + whole * unit
         canvas.line([(ends, top - 4), (ends, top + 80)], 1.2, dashed=True)
         if measured and k:
-            less = f"{times[k - 1] - whole:.1f} µs less than rung {rungs[k - 1].name.partition('_')[0]}"
+            fewer = round(times[k - 1], 1) - round(whole, 1)  # of the times as they are written
+            less = f"{fewer:.1f} µs less than rung {rungs[k - 1].name.partition('_')[0]}"
             canvas.text(ends + 8, top + 38, less, svg.SMALL)
         parts = "a barrier and orders for each slot" if way.barrier else "the TMA copies, no barrier"
         parts += ", unpacks while its products run" if way.overlaps else ", unpacks and multiplies in turn"

@@ -1,0 +1,158 @@
+"""Lesson 07b's question: which of two kernels is faster by its law, and where two change places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflab.analysis import extrapolation, strategies
+from rooflab.hardware import perf_model
+from rooflab.pages import Rows
+from rooflab.studies import regimes
+from rooflab.view import display, plot
+from rooflab.words import counted
+
+_MEASURED = "#F0E442"  # the shade of where two cross as measured
+
+
+def _races(rows: Rows, here: Any, fit: Any, n: int, k: int) -> tuple[Rows, list[Any], list[Any], list[Any]]:
+    """The races on a matrix: what was found, their pairs, the predicted crossovers, and which are right."""
+    found = strategies.crossovers(rows, (n, k), clocks=("graph",))
+    names = set(zip(found["first"], found["second"], strict=True))
+    pairs = [pair for pair in strategies.PAIRS if pair.names in names]
+    guesses = [extrapolation.predicted_crossover(pair, (n, k), here, fit) for pair in pairs]
+    seen = found.set_index(["first", "second"])
+    told = [extrapolation.agrees(seen.loc[p.names], guess) for p, guess in zip(pairs, guesses, strict=True)]
+    return seen, pairs, guesses, told
+
+
+def judged_races(rows: Rows, here: Any, fit: Any) -> tuple[list[Any], list[Any]]:
+    """Of the races on the source's matrices which crossovers are right, and which kind each is."""
+    right, kinds = [], []
+    for n, k in regimes.SOURCE:
+        seen, pairs, _, told = _races(rows, here, fit, n, k)
+        right += told
+        kinds += [seen.loc[p.names].kind for p in pairs]
+    return right, kinds
+
+
+def crossovers(rows: Rows, here: Any, fit: Any) -> Rows:
+    """Say how many orders and crossovers the tuned law tells; whether it is right on those that cross."""
+    return crossovers_right(*judged_races(rows, here, fit))
+
+
+def every_pair(rows: Rows, here: Any, fit: Any) -> None:
+    """Show every pair's order or crossover, measured and by the tuned law; folded."""
+    tables = []
+    for n, k in regimes.SOURCE:
+        seen, pairs, guesses, told = _races(rows, here, fit, n, k)
+        words = [{None: "first wins", 1: "second wins"}.get(guess, guess) for guess in guesses]
+        cells = [strategies.briefly(seen.loc[p.names]) for p in pairs]
+        lines = [(*p.names, cell, word) for p, cell, word in zip(pairs, cells, words, strict=True)]
+        table = pd.DataFrame(lines, columns=["first", "second", "measured", "predicted"])
+        table["told"] = ["not judged" if pd.isna(each) else "✓" if each else "✗" for each in told]
+        heads = {"first": "first", "second": "second"}
+        heads |= {"measured": "measured", "predicted": "by the tuned law", "told": "right"}
+        caption = f"{n:,} × {k:,}: from how many tokens on the second is faster"
+        tables.append((table, heads, {}, caption))
+    display.fold_parts(
+        "Every pair, on two matrices (no order: they change places more than once, or from second to first)",
+        tables,
+    )
+
+
+def order_told(right: list[Any], kinds: list[Any]) -> tuple[Rows, Rows]:
+    """Whether the prediction is right, of pairs in which one way stays ahead, and of those that cross."""
+    told = pd.DataFrame({"right": right, "cross": [kind == "crosses" for kind in kinds]}).dropna()
+    stay, cross = (told.right[told.cross == each].astype(bool) for each in (False, True))
+    return stay, cross
+
+
+def crossovers_right(right: list[Any], kinds: list[Any]) -> Rows:
+    """Say how many crossovers are predicted; those of pairs that cross."""
+    one, cross = order_told(right, kinds)
+    stays = f"on {one.sum()} of {len(one)} pairs in which one way stays ahead" if len(one) else ""
+    turns = f"on {cross.sum()} of {len(cross)} that cross" if len(cross) else ""
+    parts = " and ".join(filter(None, (stays, turns)))
+    left = right.count(None)
+    rest = f" {left} are level or have no order, and are not judged." if left else ""
+    display.say(
+        f"**The tuned law is right {parts}.**{rest}"
+        if parts
+        else "No pair was recorded that the law could predict."
+    )
+    return cross
+
+
+def crossing_drawn(rows: Rows, here: Any, fit: Any) -> None:
+    """Draw two ways over tokens, measured and by the tuned law, of the first crossover that the law misses or
+    else of the first that there is; and say how far apart they are where they cross.
+    """
+    found = []
+    for n, k in regimes.SOURCE:
+        seen, pairs, guesses, told = _races(rows, here, fit, n, k)
+        for pair, guess, right in zip(pairs, guesses, told, strict=True):
+            if seen.loc[pair.names].kind == "crosses":
+                found.append((bool(right), len(found), pair, (n, k), seen.loc[pair.names], guess))
+    if not found:
+        return
+    right, _, pair, shape, seen, guess = min(found, key=lambda each: each[:2])
+    _two_curves(pair, shape, rows, here, fit, seen, guess)
+    mine = [strategies.of(rows, *way, shape, "graph").drop_duplicates("batch", keep="last") for way in pair]
+    at = [part.set_index("batch").median_us for part in mine]
+    tokens = int(seen.low)
+    us = [float(each[tokens]) for each in at]
+    law = [perf_model.us(perf_model.strategy(*way), *shape, tokens, here, fit) for way in pair]
+    offs = [f"{100 * (b / a - 1):+.0f}".replace("-", "−") for a, b in zip(us, law, strict=True)]
+    text = (
+        f"At {counted(tokens, 'token')} the two take {us[0]:.2f} and {us[1]:.2f} µs, "
+        f"{abs(us[1] / us[0] - 1):.0%} apart; the law has {law[0]:.2f} ({offs[0]}%) and {law[1]:.2f} "
+        f"({offs[1]}%)."
+    )
+    if not right:
+        text = f"**Why a crossover is harder than a time.** {text} Where two curves lie so close together, "
+        text += "errors of this size move their crossing far."
+    display.say(text)
+
+
+def _two_curves(
+    pair: Any, shape: tuple[int, int], rows: Rows, here: Any, fit: Any, seen: Any, guess: int | None
+) -> None:
+    """Draw a pair's times over tokens, measured and by the tuned law, with where they cross by each."""
+    names = " and ".join(pair.names)
+    title = f"{names}, {shape[0]:,} × {shape[1]:,}"
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, height=3.2)
+    mine = [strategies.of(rows, *way, shape, "graph") for way in pair]
+    last = max(int(part.batch.max()) for part in mine)
+    most = max(last, round(1.2 * guess) if guess else 0)
+    top = 0.0
+    for way, part, name, colour in zip(pair, mine, pair.names, (0, 1), strict=True):
+        plot.series(ax, part.batch, part.median_us, label=f"{name}, measured", colour=plot.COLOURS[colour])
+        tokens = sorted({round(x) for x in np.geomspace(1, most, 60)})
+        how = perf_model.strategy(*way)
+        law = [perf_model.us(how, *shape, each, here, fit) for each in tokens]
+        style = {"color": plot.COLOURS[colour], "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 2}
+        ax.plot(tokens, law, label=f"{name}, by the law", **style)
+        top = max(top, *law, part.median_us.max())
+    ax.set_ylim(0, 1.25 * top)
+    ax.axvspan(seen.low, seen.high, color=_MEASURED, alpha=0.6, linewidth=0, zorder=1)
+    _beside(ax, seen.low, 0.02 * top, "they cross, measured")
+    if guess:
+        ax.axvline(guess, color=plot.ROOF_COLOUR, linestyle=(0, (2, 2)), linewidth=1.2, zorder=1)
+        _beside(ax, guess, 0.02 * top, "by the law")
+    plot.round_ticks(ax, "x")
+    ax.legend(fontsize=8, frameon=False, loc="upper left")
+    where = f"at {counted(guess, 'token')}" if guess else "nowhere"
+    plot.show(
+        fig,
+        f"{title}: measured they cross between {int(seen.low)} and {counted(int(seen.high), 'token')}, by "
+        f"the tuned law {where}.",
+    )
+
+
+def _beside(ax: Any, x: float, y: float, text: str) -> None:
+    """A few words left of a place on an axis of tokens, or right of it where there is no room."""
+    left = x > 8
+    ax.text(x * (0.96 if left else 1.04), y, text, fontsize=8, ha="right" if left else "left", va="bottom")

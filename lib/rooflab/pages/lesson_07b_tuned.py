@@ -1,0 +1,152 @@
+"""What lesson 07b shows of its tuned law: each way's share of its unit's peak, what the law was fitted to and
+tested on, and what it leaves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab.analysis import extrapolation
+from rooflab.hardware import perf_model
+from rooflab.pages import Rows
+from rooflab.pages.lesson_07b_elsewhere import laptop_known
+from rooflab.pages.lesson_07b_misses import SHARE_K, peak_shares
+from rooflab.view import display, plot
+from rooflab.words import counted, listed
+
+
+def shares_drawn(compared: Rows, fit: Any, gpu: str) -> None:
+    """Draw what share of its unit's peak each way reaches that FLOPs bound somewhere."""
+    table = peak_shares(compared, fit)
+    if table.empty:
+        return
+    title = "Share of its unit's peak that each way reaches"
+    fig, ax = plot.figure("%", title=title, height=1.1 + 0.24 * len(table))
+    plot.bars(ax, list(table["label"]), 100 * table["share"], "%", ("the plain law assumes", 100.0, "%"))
+    capped = table["share"] >= 1
+    values = [text for text in ax.texts if text.get_gid() == "value"]
+    for patch, text, full in zip(ax.patches, values, capped, strict=True):
+        if full:
+            patch.set(facecolor="#DDDDDD", hatch="//", edgecolor="white")
+            text.set(text="not told", color="black")
+            text.set_bbox({"facecolor": "#DDDDDD", "edgecolor": "none", "pad": 1.2})
+    least = table.iloc[0]
+    plot.show(
+        fig,
+        f"{title}, {gpu}, fitted to its products: from {least['share']:.0%} ({least['label']})."
+        + (" Hatched: 100% fits about as well as any lower share." if capped.any() else "")
+        + " Left out: ways whose FLOPs never are the plain law's largest term.",
+    )
+
+
+def _one(row: Any, fit: Any) -> str:
+    """A product by the tuned law: measured, predicted, how much of that is fixed, and how far off."""
+    how = perf_model.strategy(row.format, row.impl)
+    fixed = perf_model.launched(how, int(row.batch)) * fit.own[row.format, row.impl].launch_us
+    off = f"{row.own_off:+.0f}".replace("-", "−")
+    return (
+        f"{row.label}, {row.n:,} × {row.k:,}, {counted(row.batch, 'token')}: {row.median_us:.1f} µs "
+        f"measured, {row.own_us:.1f} by the tuned law, {fixed:.1f} of them fixed ({off}%)"
+    )
+
+
+def left(compared: Rows, here: Any, fit: Any) -> None:
+    """What the tuned law puts furthest off, way by way, and its errors by what bounds the product; folded."""
+    why = [extrapolation.reason(row, here.sms) for row in compared.itertuples()]
+    held = compared.assign(why=why, off=compared["own_off"].abs())
+    worst = held.sort_values("off", ascending=False).drop_duplicates("label").head(4)
+    idle = held[held["why"].str.contains("tiles for")]
+    long, short = idle[idle["own_off"] > 25], idle[idle["own_off"] < -25]
+    parts: list[Any] = ["\n".join(f"- {_one(row, fit)}; {row.why}." for row in worst.itertuples())]
+    if len(idle):
+        parts.append(
+            f"Of {len(idle)} products that leave SMs idle in some round it puts {len(long)} more than 25% "
+            f"too long, {int(long['impl'].isin(SHARE_K).sum())} of them by kernels that divide k, and "
+            f"{len(short)} more than 25% too short, for reasons that were not measured."
+        )
+    parts.append(
+        "It also ignores how many blocks share an SM, how a library picks its tiles, and that the shortest "
+        "kernels end before the memory reaches its full rate."
+    )
+    kind = held["why"].where(~held["why"].str.contains("tiles for"), "a last round with idle SMs")
+    kind = kind.where(~kind.str.contains("narrow ones"), "tiles of two widths, all counted as the wider")
+    kind = kind.replace({"short of the memory's rate": "bytes", "compute-bound": "FLOPs"})
+    by = held.assign(kind=kind, near=100 * (held["off"] <= 25)).groupby("kind")
+    table = by.agg(rows=("off", "size"), middle=("off", "median"), near=("near", "mean")).reset_index()
+    heads = {"kind": "what bounds the product", "rows": "products"}
+    heads |= {"middle": "off, % (median)", "near": "within 25%, %"}
+    parts.append((table, heads, {"middle": "{:.0f}", "near": "{:.0f}"}))
+    display.fold_parts("The largest errors that the tuned law leaves", parts)
+
+
+def errors_by_way(compared: Rows, fit: Any, gpu: str) -> None:
+    """Show the errors of three predictions, by way."""
+    table = extrapolation.errors(compared)
+    heads = {"label": "way", "rows": "products", "bound": "bytes and FLOPs alone", "one": "plain law"}
+    heads |= {"own": "tuned law", "worst": "tuned law, worst"}
+    forms = dict.fromkeys(("bound", "one", "own", "worst"), "{:.0f}")
+    caption = f"How far off, in %: the median product of each way, and the worst, {gpu}"
+    parts: list[Any] = [(table, heads, forms)]
+    worse = list(table.loc[table["own"] > table["one"] + 0.5, "label"])
+    if worse:
+        parts.append(
+            "The fit minimises squares, which the large errors decide: that raised the median error of "
+            f"{listed(worse)}."
+        )
+    capped = peak_shares(compared, fit)
+    raised = list(capped.loc[(capped["share"] >= 1) & capped["impl"].isin(SHARE_K), "label"])
+    if raised:
+        parts.append(
+            "The fit tries no share above 100%, and takes the largest that explains the products about as "
+            "well. Where a kernel divides k the law deals too few SMs a tile, which raises the share: "
+            f"{listed(raised)}."
+        )
+    display.fold_parts(caption, parts)
+
+
+def within_bounds(compared: Rows, apart: Rows, here: Any, spec: Any, fit: Any, gpu: str) -> dict[Any, Any]:
+    """Show what each law was fitted to, what it was tested on, and of how many products it is within 10% and
+    25%; these shares of the two laws on what they were fitted to.
+    """
+    offs = compared[["one_off", "own_off"]].abs()
+    within = {off: (100 * (offs <= off).mean()).tolist() for off in (10, 25)}
+    one, two = "1 number", f"{2 * len(fit.own)} numbers, 2 for each of {counted(len(fit.own), 'way')}"
+    lines = [
+        ("plain law", one, "the same products", "fit", compared["one_off"]),
+        ("tuned law", two, "the same products", "fit", compared["own_off"]),
+    ]
+    if len(apart):
+        lines.append(
+            (
+                "tuned law",
+                "the same, to all matrices but one",
+                "the one left out, each in turn",
+                "prediction",
+                apart["own_off"],
+            )
+        )
+    kernels = laptop_known(here, spec, fit)[2]
+    lines.append(
+        (
+            *("plain law", one, f"{counted(len(kernels), 'kernel')} of a laptop, one token"),
+            *("prediction", kernels["off"]),
+        )
+    )
+    table = pd.DataFrame([line[:4] for line in lines], columns=["law", "fitted", "tested", "kind"])
+    for off in (25, 10):
+        table[f"near{off}"] = [f"{(line[4].abs() <= off).mean():.0%}" for line in lines]
+    heads = {"law": "law", "fitted": "fitted", "tested": "tested on", "kind": "fit or prediction"}
+    heads |= {"near25": "within 25%", "near10": "within 10%"}
+    display.table(table, heads, {}, f"What was fitted to {len(compared):,} products on {gpu}, and tested")
+    near = compared[["one_off", "own_off"]].abs() <= 25
+    mended, worse = int((~near["one_off"] & near["own_off"]).sum()), near["one_off"] & ~near["own_off"]
+    untold = int((peak_shares(compared, fit)["share"] >= 1).sum())
+    display.say(
+        "A *fit*'s own score says how well it sums up what was measured; a *prediction* is of products, or "
+        f"of a GPU, that were not fitted. The tuned law brings {mended:,} of {(~near['one_off']).sum():,} "
+        f"products within 25%, and puts {worse.sum()} others further off than that."
+        + (f" {untold} of its numbers, the hatched shares, the products do not tell." if untold else "")
+    )
+    return within

@@ -264,6 +264,40 @@ def test_one_array_given_twice_is_one_buffer():
     assert seen.faults[0].kind == "race" and seen.faults[0].address.startswith("y/x + ")
 
 
+BY_VALUE = """#include <cuda_fp16.h>
+struct Best { float value; int index; };
+__device__ MARK float taken(TYPE v) { return *reinterpret_cast<unsigned char*>(&v); }
+__device__ MARK TYPE made(int i) { TYPE v; memset(&v, i, sizeof v); return v; }
+extern "C" __global__ void f(const TYPE* x, float* y, TYPE* z) {
+  __shared__ TYPE tile[64];
+  tile[threadIdx.x] = x[threadIdx.x];
+  y[threadIdx.x] = taken(tile[63 - threadIdx.x]);
+  z[threadIdx.x + 32] = made(threadIdx.x);
+  y[threadIdx.x] = taken(x[threadIdx.x + 32]);
+}"""
+
+
+@pytest.mark.parametrize("mark", ["", "__noinline__", "inline"])
+@pytest.mark.parametrize(("kind", "size"), [("__half", 2), ("float3", 12), ("Best", 8), ("float4", 16)])
+def test_a_struct_that_goes_by_value_between_memory_and_a_function_is_seen(kind, size, mark):
+    x, z = (np.zeros((64, size), np.uint8) for _ in range(2))
+    source = BY_VALUE.replace("TYPE", kind).replace("MARK", mark)
+    seen = simt.watch(source, 1, 64, [x, np.zeros(64, np.float32), z])
+    found = {(f.kind, f.line.removeprefix("kernel.cu:")) for f in seen.faults}
+    # One warp runs first: it reads what the other has not written, which writes what was read, and reads too.
+    assert found == {
+        ("uninitialised", "8"),
+        ("race", "7"),
+        ("race", "8"),
+        ("out of bounds", "9"),
+        ("out of bounds", "10"),
+    }
+    used = seen.lines().groupby(["line", "access", "space"])["bytes_used"].sum()
+    assert used["kernel.cu:8", "load", "shared"] == 64 * size
+    assert used["kernel.cu:9", "store", "global"] == 32 * size  # the other warp is past the end
+    assert used["kernel.cu:10", "load", "global"] == 32 * size
+
+
 def test_accesses_are_listed_lane_by_lane():
     seen, _ = patterns(2)
     rows = seen.accesses()

@@ -51,7 +51,7 @@ _OF_FAMILY = {  # in every build, and in a watched one too
             "-fno-var-tracking",
             "-fno-var-tracking-assignments",
         ],
-        ["-fno-tree-sra", "--param=tsan-distinguish-volatile=1"],
+        ["-fno-tree-sra", "-fno-semantic-interposition", "--param=tsan-distinguish-volatile=1"],
     ),
     "clang": (
         ["-fno-caret-diagnostics"],

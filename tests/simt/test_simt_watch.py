@@ -50,6 +50,7 @@ PLANTED = [
     ("vector_overrun", {"n": 64}, "out of bounds", 16, "x + 256", r"reads 16 bytes .* \(256 bytes\)"),
     ("shared_overrun", {"block": 32, "n": 3}, "out of bounds", 29, "tile + 128", "writes 4 bytes at tile"),
     ("dynamic_overrun", {"shared": 192}, "out of bounds", 48, "dynamic shared memory + 192", "192 bytes"),
+    ("dynamic_overrun", {}, "out of bounds", 0, "dynamic", "the launch gave 0 bytes: pass shared="),
     ("misaligned", {"block": 32}, "misaligned", 1, "x + 4", "reads 8 bytes at x .* no multiple of 8"),
     ("shared_race", {}, "race", 1, "s + 0", "reads s .* thread 0 of the same block wrote .*kernel.cu"),
     ("write_after_read", {}, "race", 33, "s + 132", "writes s .* thread 32 of the same block read"),
@@ -96,6 +97,9 @@ def test_a_planted_fault_is_found_and_named(entry, launch, kind, thread, address
     assert fault.block == ((1, 0, 0) if entry == "global_race" else (0, 0, 0))
     assert pd.Series(str(fault)).str.contains(says).all(), str(fault)
     assert str(fault).startswith(f"{kind}: {entry}, {fault.line}, block ")
+    assert repr([fault]) == f"[{fault}]"
+    known = fault.address and "0x" not in fault.address
+    assert not known or f"{fault.address} bytes" in str(fault) or "gave 0 bytes" in str(fault)
 
 
 def test_a_shuffle_in_a_short_warp_names_the_header_it_stands_in():

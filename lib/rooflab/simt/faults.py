@@ -156,7 +156,7 @@ _SENTENCES: dict[str, Callable[[_Scene], str]] = {
     "out of bounds": _out_of_bounds,
     "misaligned": _misaligned,
     "race": _race,
-    "uninitialised": lambda scene: f"reads {scene.spot} in shared memory, which this block has not written",
+    "uninitialised": lambda scene: f"reads {scene.spot}, which this block has not written",
     "unfinished copy": _unfinished,
     "wrong memory": lambda scene: f"{scene.raw.text.decode()}, not {scene.spot}",
     "crash": lambda scene: (

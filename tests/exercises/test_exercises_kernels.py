@@ -196,7 +196,7 @@ extern "C" __global__ void turned(const int* x, int* y) {
     lines = said(kernels.attempt("77.3", source.replace("WIDTH", "32")))
     assert "  line 6   loads shared memory: 31 bank conflicts a request" in lines
     assert lines[-1] == (
-        "  target   no bank conflicts a request, over all to shared memory: 15.5 on average, not met"
+        "  target   no bank conflicts a request to shared memory: 15.5 on average over all lines, not met"
     )
 
 

@@ -198,7 +198,7 @@ def least_used(buffer: str, share: float, access: str = "load") -> Target:
 
 
 def most_conflicts(most: float = 0) -> Target:
-    """At most so many bank conflicts a request, on average over all to shared memory; none by default."""
+    """At most so many bank conflicts a request to shared memory, on average; none of them by default."""
 
     def value(seen: simt.Watch) -> float | None:
         rows = seen.lines()
@@ -207,8 +207,8 @@ def most_conflicts(most: float = 0) -> Target:
             return None
         return float((rows["conflicts_per_request"] * rows["requests"]).sum() / rows["requests"].sum())
 
-    says = f"{f'at most {most:g}' if most else 'no'} bank conflicts a request, over all to shared memory"
-    return Target(says, value, lambda got: got <= most, "{:.3g} on average")
+    says = f"{f'at most {most:g}' if most else 'no'} bank conflicts a request to shared memory"
+    return Target(says, value, lambda got: got <= most, "{:.3g} on average over all lines")
 
 
 def uses_shared() -> Target:

@@ -111,8 +111,8 @@ def _wide() -> Iterator[Trial]:
     "03.e",
     entry="product",
     targets=[uses_shared(), most_requests("a", 32), least_used("a", 0.99), most_conflicts()],
-    right="no partial sum leaves the block, and no bank conflict: the strips of lesson 03b's rung 6, which also "
-    "has more threads, more loads under way and shuffles.",
+    right="no partial sum leaves the block, and no bank conflict: the strips of lesson 03b's rung 6, which "
+    "also has more threads, more loads under way and shuffles.",
     worth=_recorded("4_vector", "6_column_strips"),
 )
 def _strips() -> Iterator[Trial]:

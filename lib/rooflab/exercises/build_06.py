@@ -109,8 +109,8 @@ def _fragments() -> Iterator[Trial]:
     entry="flash",
     # Three pairs of 16 queries and 16 keys, with eight products for the scores and eight for the outputs.
     targets=[most_requests("k", 48), most_requests("v", 48), most_conflicts(), executes(MMA, 3 * (8 + 8))],
-    right="this is FlashAttention on tensor cores, as in lesson 06's rungs 4 and 5, which have larger blocks, "
-    "wider heads and any mask.",
+    right="this is FlashAttention on tensor cores, as in lesson 06's rungs 4 and 5, which have larger "
+    "blocks, wider heads and any mask.",
     worth=_recorded("2_tiled queries=16", "5_padded"),
 )
 def _flash() -> Iterator[Trial]:

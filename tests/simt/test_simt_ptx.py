@@ -163,7 +163,7 @@ PLANTED = [
     ("read_before_wait", 64, "unfinished copy", 33, "s + 12", "before thread 31's asynchronous copy to it"),
     ("one_group_short", 64, "unfinished copy", 32, "s + 12", "before its own asynchronous copy to it"),
     ("no_barrier_after_wait", 64, "race", 32, "s + 0", "which thread 0 of the same block wrote"),
-    ("copied_over_readers", 64, "race", 0, "s + 0", "writes s . 0 bytes, which thread 63 of the same block read"),
+    ("copied_over_readers", 64, "race", 0, "s + 0", "writes s . 0 bytes, which thread 63 of the same"),
     ("misaligned_copy", 64, "misaligned", 1, "x + 4", "reads 16 bytes at x . 4"),
     ("copy_past_the_end", 64, "out of bounds", 63, "x + 256", "reads 4 bytes at x"),
     ("copy_to_global", 64, "wrong memory", 0, "y + 0", "cp.async writes shared memory alone, not y"),

@@ -69,4 +69,8 @@ def test_a_number_is_registered_once(doubling):
 def test_a_kernel_says_what_two_recorded_rungs_gain_by_it(number, pair):
     exercises.numbers(number[:2])  # loads the lesson's exercises
     said = kernels.TASKS[number].worth()
-    assert said.startswith(pair) and said.endswith("on the recorded NVIDIA H200") and " us, " in said
+    assert (
+        said.startswith(f"the course's rungs {pair}")
+        and said.endswith("on the recorded NVIDIA H200")
+        and " us, " in said
+    )

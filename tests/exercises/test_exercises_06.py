@@ -216,7 +216,10 @@ def test_a_step_says_what_it_is_worth_in_the_record():
     old = rows[(rows["impl"] == "2_tiled") & (rows["options"] == "queries=16")]["median_us"].item()
     new = rows[rows["impl"] == "5_padded"]["median_us"].item()
     said = LESSON.verdict("06.e", LESSON.solution("06.e"))
-    assert f"\n  worth    2_tiled queries=16 -> 5_padded: {old:,.0f} -> {new:,.0f} us, " in said
+    assert (
+        f"\n  worth    the course's rungs 2_tiled queries=16 -> 5_padded: {old:,.0f} -> {new:,.0f} us, "
+        in said
+    )
     assert f"{old / new:.0f} times as fast" in said
     with pytest.raises(UsageError, match="no case '3_quarter'; there are: 1_scalar"):
         worth.gain("attention", attention.ladder(128), "1_scalar", "3_quarter")

@@ -367,11 +367,43 @@ def test_the_page_shows_the_program_as_it_is():
     assert PROGRAM.read_text() in shown
 
 
-def test_a_readers_own_kernel_runs_as_the_page_shows_it(capsys):
+def shown_code(language, start):
+    """The code that the page shows and that starts so."""
+    blocks = re.findall(rf"```{language}\n(.*?)```", "\n".join(cell.source for cell in CELLS), re.S)
+    (found,) = [block for block in blocks if block.startswith(start)]
+    return found
+
+
+def test_a_readers_own_kernel_runs_as_the_page_shows_it(capfd):
     needs.compiler()
-    (source,) = re.findall(
-        r"```python\n(import ctypes.*?)```", "\n".join(cell.source for cell in CELLS), re.S
-    )
-    exec(source, {})
-    said = capsys.readouterr().out
+    scope = {}
+    exec(shown_code("python", "import ctypes"), scope)
+    said = capfd.readouterr().out
     assert said.startswith("[0. 2. 4. 6.] []\n") and "sectors_per_request" in said
+    exec(shown_code("python", 'source = r"""\nextern "C" __global__ void reversed'), scope)
+    said, faults = capfd.readouterr().out, scope["seen"].faults
+    assert "i = 69, other = " in said and len(faults) == 3
+    assert str(faults[0]) == shown_code("text", "uninitialised").strip()
+    assert all(f"{fault}\n" in said for fault in faults)
+    mended = scope["source"].replace("// here __syncthreads() is missing", "__syncthreads();")
+    seen = simt.watch(mended, (1, 2), 64, [scope["x"], scope["y"], ctypes.c_int(64)], shared=256)
+    assert seen.faults == [] and (scope["y"] == scope["x"][:, ::-1]).all()
+
+
+def test_the_c_that_the_page_teaches_does_what_it_says():
+    needs.compiler()
+    (text,) = [cell.source for cell in CELLS if cell.source.startswith("## C, for those who know Python")]
+    table = text.partition("<details>")[0]
+    rows = re.findall(r"^\| `(.*;)` \| (.*) \|$", table, re.M)
+    said = {
+        code.split(" = ")[0].split()[-1]: float(value[0])
+        for code, meaning in rows
+        if (value := re.findall(r"^([\d.]+):", meaning))
+    }
+    ends = "; ".join(f"out[{k}] = {name}" for k, name in enumerate([*said, "last", "sums[0]", "TILE"]))
+    body = "\n".join(code for code, _ in rows)
+    source = f'extern "C" __global__ void c(const float* x, double* out) {{\n{body}\n{ends};\n}}'
+    nvrtc.compile_source(source, arch="90")
+    out = np.zeros(len(said) + 3)
+    simt.run(source, 1, 1, [np.array([1, 2, 4], np.float32), out])
+    assert len(rows) == 9 and len(said) == 4 and out.tolist() == [*said.values(), 8, 0, 64]

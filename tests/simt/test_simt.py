@@ -15,6 +15,7 @@ from rooflab.errors import GateError, LaunchError, MissingTool, UsageError
 from rooflab.numerics import reference
 from rooflab.ops import Rung, probes, stream
 from rooflab.paths import KERNELS, ROOT
+from rooflab.runtime import nvrtc
 
 needs.compiler()
 
@@ -454,6 +455,30 @@ def test_what_only_a_gpu_has_is_refused_by_name(body, names):
     source = f'extern "C" __global__ void f(float* x, int n) {{ {body} }}'
     with pytest.raises(UsageError, match=names):
         simt.load(source)
+
+
+UNKNOWN = ["INFINITY", "-INFINITY", "NAN", "M_PI", "std::max(1, 2)", "uint32_t(3)"]
+
+
+@pytest.mark.parametrize("value", UNKNOWN)
+def test_what_the_compiler_for_gpus_does_not_know_is_refused_with_what_to_write(value):
+    source = f'extern "C" __global__ void f(float* x) {{ x[0] = {value}; }}'
+    with pytest.raises(UsageError, match="does not compile|undefined"):
+        nvrtc.compile_source(source, arch="90")
+    word = value.strip("-").split("(")[0]
+    with pytest.raises(UsageError, match=f"uses {word}, which NVRTC, .* does not know: write "):
+        simt.load(source)
+
+
+def test_a_source_may_define_such_a_word_and_print_it():
+    source = """#define INFINITY __int_as_float(0x7f800000)
+typedef unsigned uint32_t;
+extern "C" __global__ void f(float* x) { x[0] = INFINITY; x[1] = uint32_t(-1); printf("NAN\\n"); }"""
+    nvrtc.compile_source(source, arch="90")
+    x = np.zeros(2, np.float32)
+    simt.run(source.replace('printf("NAN\\n");', ""), 1, 1, [x])
+    assert np.isinf(x[0]) and x[1] == 2**32
+    simt.load(source)
 
 
 def test_a_rung_for_hopper_alone_is_refused():

@@ -50,6 +50,7 @@ PLANTED = [
     ("vector_overrun", {"n": 64}, "out of bounds", 16, "x + 256", r"reads 16 bytes .* \(256 bytes\)"),
     ("shared_overrun", {"block": 32, "n": 3}, "out of bounds", 29, "tile + 128", "writes 4 bytes at tile"),
     ("dynamic_overrun", {"shared": 192}, "out of bounds", 48, "dynamic shared memory + 192", "192 bytes"),
+    ("dynamic_overrun", {}, "out of bounds", 0, "dynamic", "the launch gave 0 bytes: pass shared="),
     ("misaligned", {"block": 32}, "misaligned", 1, "x + 4", "reads 8 bytes at x .* no multiple of 8"),
     ("shared_race", {}, "race", 1, "s + 0", "reads s .* thread 0 of the same block wrote .*kernel.cu"),
     ("write_after_read", {}, "race", 33, "s + 132", "writes s .* thread 32 of the same block read"),
@@ -96,6 +97,9 @@ def test_a_planted_fault_is_found_and_named(entry, launch, kind, thread, address
     assert fault.block == ((1, 0, 0) if entry == "global_race" else (0, 0, 0))
     assert pd.Series(str(fault)).str.contains(says).all(), str(fault)
     assert str(fault).startswith(f"{kind}: {entry}, {fault.line}, block ")
+    assert repr([fault]) == f"[{fault}]"
+    known = fault.address and "0x" not in fault.address
+    assert not known or f"{fault.address} bytes" in str(fault) or "gave 0 bytes" in str(fault)
 
 
 def test_a_shuffle_in_a_short_warp_names_the_header_it_stands_in():
@@ -262,6 +266,40 @@ def test_one_array_given_twice_is_one_buffer():
     assert simt.watch(stream.LADDERS["copy"][0], 1, 64, [x, x, u64(64)], {"THREADS": 64}).faults == []
     seen = simt.watch(stream.LADDERS["copy"][0], 1, 64, [x[1:], x[:-1], u64(63)], {"THREADS": 64})
     assert seen.faults[0].kind == "race" and seen.faults[0].address.startswith("y/x + ")
+
+
+BY_VALUE = """#include <cuda_fp16.h>
+struct Best { float value; int index; };
+__device__ MARK float taken(TYPE v) { return *reinterpret_cast<unsigned char*>(&v); }
+__device__ MARK TYPE made(int i) { TYPE v; memset(&v, i, sizeof v); return v; }
+extern "C" __global__ void f(const TYPE* x, float* y, TYPE* z) {
+  __shared__ TYPE tile[64];
+  tile[threadIdx.x] = x[threadIdx.x];
+  y[threadIdx.x] = taken(tile[63 - threadIdx.x]);
+  z[threadIdx.x + 32] = made(threadIdx.x);
+  y[threadIdx.x] = taken(x[threadIdx.x + 32]);
+}"""
+
+
+@pytest.mark.parametrize("mark", ["", "__noinline__", "inline"])
+@pytest.mark.parametrize(("kind", "size"), [("__half", 2), ("float3", 12), ("Best", 8), ("float4", 16)])
+def test_a_struct_that_goes_by_value_between_memory_and_a_function_is_seen(kind, size, mark):
+    x, z = (np.zeros((64, size), np.uint8) for _ in range(2))
+    source = BY_VALUE.replace("TYPE", kind).replace("MARK", mark)
+    seen = simt.watch(source, 1, 64, [x, np.zeros(64, np.float32), z])
+    found = {(f.kind, f.line.removeprefix("kernel.cu:")) for f in seen.faults}
+    # One warp runs first: it reads what the other has not written, which writes what was read, and reads too.
+    assert found == {
+        ("uninitialised", "8"),
+        ("race", "7"),
+        ("race", "8"),
+        ("out of bounds", "9"),
+        ("out of bounds", "10"),
+    }
+    used = seen.lines().groupby(["line", "access", "space"])["bytes_used"].sum()
+    assert used["kernel.cu:8", "load", "shared"] == 64 * size
+    assert used["kernel.cu:9", "store", "global"] == 32 * size  # the other warp is past the end
+    assert used["kernel.cu:10", "load", "global"] == 32 * size
 
 
 def test_accesses_are_listed_lane_by_lane():

@@ -111,8 +111,9 @@ def _wide() -> Iterator[Trial]:
     "03.e",
     entry="product",
     targets=[uses_shared(), most_requests("a", 32), least_used("a", 0.99), most_conflicts()],
-    right="no partial sum leaves the block, and no bank conflict: lesson 03b's last rung, written by you.",
-    worth=_recorded("2_coalesced", "6_column_strips"),
+    right="no partial sum leaves the block, and no bank conflict: the strips of lesson 03b's rung 6, which "
+    "also has more threads, more loads under way and shuffles.",
+    worth=_recorded("4_vector", "6_column_strips"),
 )
 def _strips() -> Iterator[Trial]:
     """A block of 256 threads takes 32 columns and all rows."""

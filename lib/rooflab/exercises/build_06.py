@@ -67,7 +67,7 @@ def _definition() -> Iterator[Trial]:
     "06.b",
     entry="flash",
     targets=[most_requests("k", PAIRS_SEEN), most_requests("v", PAIRS_SEEN), most_sectors("k", 4)],
-    right="one pass, and no row of scores is stored: lesson 06's rung 1.",
+    right="one pass, and no row of scores is stored: the idea of lesson 06's rung 1.",
 )
 def _online() -> Iterator[Trial]:
     """The same with an online softmax."""
@@ -109,7 +109,8 @@ def _fragments() -> Iterator[Trial]:
     entry="flash",
     # Three pairs of 16 queries and 16 keys, with eight products for the scores and eight for the outputs.
     targets=[most_requests("k", 48), most_requests("v", 48), most_conflicts(), executes(MMA, 3 * (8 + 8))],
-    right="this is FlashAttention on tensor cores, written by you: lesson 06's rungs 4 and 5.",
+    right="this is FlashAttention on tensor cores, as in lesson 06's rungs 4 and 5, which have larger "
+    "blocks, wider heads and any mask.",
     worth=_recorded("2_tiled queries=16", "5_padded"),
 )
 def _flash() -> Iterator[Trial]:

@@ -51,6 +51,7 @@ import pandas as pd
 
 from rooflab import simt
 from rooflab.errors import LaunchError, MissingTool, UsageError
+from rooflab.exercises.wrong import told
 from rooflab.records.fingerprint import strip_comments
 
 MOST = 1 << 20  # accesses of one launch
@@ -158,7 +159,8 @@ def most_sectors(buffer: str, most: float, access: str = "load") -> Target:
             return None
         return float((rows["sectors_per_request"] * rows["requests"]).sum() / rows["requests"].sum())
 
-    return Target(f"at most {most:g} sectors a {access} of {buffer}", value, lambda got: got <= most)
+    says = f"at most {most:g} sectors a {access} of {buffer}"
+    return Target(says, value, lambda got: got <= most, "{:.3g} on average")
 
 
 def most_requests(buffer: str, most: int, access: str = "load") -> Target:
@@ -189,15 +191,14 @@ def least_used(buffer: str, share: float, access: str = "load") -> Target:
 
     def value(seen: simt.Watch) -> float | None:
         rows = _rows(seen, buffer, access)
-        return None if rows.empty else float(rows["bytes_used"].sum() / rows["bytes_moved"].sum())
+        return None if rows.empty else float(100 * rows["bytes_used"].sum() / rows["bytes_moved"].sum())
 
-    return Target(
-        f"at least {share:.0%} of what a {access} of {buffer} moves is used", value, lambda got: got >= share
-    )
+    says = f"at least {share:.0%} of what a {access} of {buffer} moves is used"
+    return Target(says, value, lambda got: got >= 100 * share, "it is {:.3g}%")
 
 
 def most_conflicts(most: float = 0) -> Target:
-    """At most so many bank conflicts a request to shared memory, none of them by default."""
+    """At most so many bank conflicts a request to shared memory, on average; none of them by default."""
 
     def value(seen: simt.Watch) -> float | None:
         rows = seen.lines()
@@ -206,8 +207,8 @@ def most_conflicts(most: float = 0) -> Target:
             return None
         return float((rows["conflicts_per_request"] * rows["requests"]).sum() / rows["requests"].sum())
 
-    says = f"at most {most:g}" if most else "no"
-    return Target(f"{says} bank conflicts a request to shared memory", value, lambda got: got <= most)
+    says = f"{f'at most {most:g}' if most else 'no'} bank conflicts a request to shared memory"
+    return Target(says, value, lambda got: got <= most, "{:.3g} on average over all lines")
 
 
 def uses_shared() -> Target:
@@ -330,7 +331,7 @@ def _attempt(task: Task, trial: Trial, source: str, names: Sequence[str]) -> tup
     for k, array in before.items():
         name = names[k] if k < len(names) else f"argument {k}"
         if k in trial.expected:
-            wrong = _first_wrong(name, trial.arguments[k], trial.expected[k], trial.budget)
+            wrong = told(name, trial.arguments[k], trial.expected[k], trial.budget)
             if wrong:
                 return seen, wrong
         elif not np.array_equal(array.view(np.uint8), trial.arguments[k].view(np.uint8)):
@@ -338,29 +339,9 @@ def _attempt(task: Task, trial: Trial, source: str, names: Sequence[str]) -> tup
     return seen, ""
 
 
-def _first_wrong(name: str, got: np.ndarray, right: np.ndarray, budget: float) -> str:
-    right = np.asarray(right).reshape(got.shape)
-    if got.dtype.kind == "f" or budget:
-        error = abs(got.astype(np.float64) - right.astype(np.float64))
-        bad = ~(error <= budget)  # NaN is bad
-    else:
-        bad = got != right
-    if not bad.any():
-        return ""
-    place = np.unravel_index(int(np.argmax(bad)), got.shape)
-    where = ", ".join(str(int(k)) for k in place)
-    count = int(bad.sum())
-    share = f"{count} of {got.size} elements are wrong" if count > 1 else "the only wrong element"
-    return f"{name}[{where}] is {_value(got[place])}, and {_value(right[place])} is right; {share}"
-
-
-def _value(value: Any) -> str:
-    return f"{value:.6g}" if np.asarray(value).dtype.kind == "f" else str(value)
-
-
 def _memory(seen: simt.Watch) -> list[tuple[str, str]]:
     """How each line of the source used memory in the first trial."""
-    told = []
+    said = []
     for row in seen.lines().to_dict("records"):
         verb = {"load": "loads", "store": "stores", "atomic": "changes atomically"}[row["access"]]
         line = _local(row["line"]).removeprefix("line ")
@@ -371,14 +352,14 @@ def _memory(seen: simt.Watch) -> list[tuple[str, str]]:
             )
         else:
             sectors = row["sectors_per_request"]
-            text = (
-                f"{verb} {row['buffer']}: {sectors:.3g} sector{'s' * (sectors != 1)} a request, "
-                f"{row['efficiency']:.0%} of the bytes moved are used"
-            )
-        told.append(
+            used = f"{row['efficiency']:.0%} of the bytes moved are used"
+            if sectors == 1 and row["lanes"] > 1 and row["efficiency"] < 1:
+                used = "which its lanes share"  # as few as can be, however little of it they use
+            text = f"{verb} {row['buffer']}: {sectors:.3g} sector{'s' * (sectors != 1)} a request, {used}"
+        said.append(
             (int(line) if line.isdigit() else 1 << 30, f"line {line}" if line.isdigit() else line, text)
         )
-    return [(label, text) for _, label, text in sorted(told)]
+    return [(label, text) for _, label, text in sorted(said)]
 
 
 def _local(text: str) -> str:

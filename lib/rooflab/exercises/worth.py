@@ -14,8 +14,8 @@ RECORDED = "h200"  # the recording that comes with the course
 
 
 def gain(study: str, cases: Iterable[Case], before: str, after: str) -> str:
-    """Two of a study's recorded cases, named by rung and options, as a sentence: "1_scalar -> 2_tiled
-    queries=16: 20,837 -> 15,697 us, 1.3 times as fast, on the recorded NVIDIA H200".
+    """Two of a study's recorded cases, named by rung and options, as a sentence: "the course's rungs 1_scalar
+    -> 2_tiled queries=16: 20,837 -> 15,697 us, 1.3 times as fast, on the recorded NVIDIA H200".
 
     UsageError for a name that is none of `cases`; MissingRecording for a case that was not recorded.
     """
@@ -27,7 +27,8 @@ def gain(study: str, cases: Iterable[Case], before: str, after: str) -> str:
     rows = here.measure(study, [named[before], named[after]])
     old, new = rows["median_us"]
     took = " -> ".join(f"{t:,.0f}" if t >= 100 else f"{t:.1f}" for t in (old, new))
-    return f"{before} -> {after}: {took} us, {display.speed(old / new)}, on the recorded {here.run['gpu']}"
+    told = f"{took} us, {display.speed(old / new)}, on the recorded {here.run['gpu']}"
+    return f"the course's rungs {before} -> {after}: {told}"
 
 
 def takes(study: str, case: Case, what: str) -> str:

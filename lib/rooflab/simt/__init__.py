@@ -15,7 +15,8 @@ teaching. What it is not:
 - Threads run in a fixed order, one at a time, a warp as far as it gets, blocks one after another (or all in
   turn, in a cooperative launch). A bug that shows only in another order shows only to the race detector.
 - An access past the end of one shared array that lands in another of the same kernel is not found; constant
-  memory and a thread's own arrays are not looked at.
+  memory and a thread's own arrays are not looked at. Nor is a struct that goes by value from memory into a
+  function that calls itself, or back: g++ has no hook there.
 - There are no caches: hints (__ldcg, __stcs, load_streaming) are plain accesses.
 - Memory is simpler than a GPU's: every write is seen at once, fences do nothing, and every atomic access both
   releases and acquires. A missing __threadfence is not found.

@@ -51,7 +51,7 @@ _OF_FAMILY = {  # in every build, and in a watched one too
             "-fno-var-tracking",
             "-fno-var-tracking-assignments",
         ],
-        ["-fno-tree-sra", "--param=tsan-distinguish-volatile=1"],
+        ["-fno-tree-sra", "-fno-semantic-interposition", "--param=tsan-distinguish-volatile=1"],
     ),
     "clang": (
         ["-fno-caret-diagnostics"],
@@ -69,6 +69,14 @@ _HOPPER = {
     r"\b__cluster_dims__|\bthis_cluster\b|\bcluster_|barrier\.cluster|\bmapa\b": "thread block clusters",
     r"\bmbarrier": "mbarrier (barriers that count bytes)",
     r"\bsetmaxnreg": "setmaxnreg (register reallocation between warps)",
+}
+# What the host's compiler knows and NVRTC does not, with what to write instead.
+_UNKNOWN_TO_NVRTC = {
+    r"INFINITY|HUGE_VALF?": "__int_as_float(0x7f800000), or a number as large as 1e30f",
+    r"NAN": "__int_as_float(0x7fffffff)",
+    r"M_[A-Z0-9_]+": "the number",
+    r"std ?:: ?\w+": "CUDA's own function (fmaxf, min, sqrtf)",
+    r"u?int(?:8|16|32|64)_t": "int, unsigned or unsigned long long",
 }
 _LAUNCH_BOUNDS = r"(?:__launch_bounds__ \((?:[^()]|\([^()]*\))*\) )?"
 _ENTRY = re.compile(rf'extern "C" __global__ {_LAUNCH_BOUNDS}void {_LAUNCH_BOUNDS}(\w+) \( ((?:[^()])*)\)')
@@ -273,12 +281,22 @@ def tool(name: str) -> str:
 
 
 def refuse_unportable(name: str, text: str) -> None:
-    """UsageError, naming the instruction, for a source that only a GPU of some generation can run."""
+    """UsageError, naming the instruction, for a source that only a GPU of some generation can run; naming the
+    word, for one that no GPU's compiler takes.
+    """
     for words, instruction in _HOPPER.items():
         if re.search(words, text):
             raise UsageError(
                 f"{name} uses {instruction}, which only Hopper and later GPUs have: "
                 "it does not run on the CPU."
+            )
+    code = re.sub(r'"(?:\\.|[^"\\])*"', "", text)
+    for words, instead in _UNKNOWN_TO_NVRTC.items():
+        used = re.search(rf"\b(?:{words})\b", code)
+        if used and not re.search(rf"(?:#define|typedef [^;]*|using) {used[0]}\b", code):
+            raise UsageError(
+                f"{name} uses {used[0].replace(' ', '')}, which NVRTC, the compiler for GPUs, does not know: "
+                f"write {instead}."
             )
     if re.search(r"\basm\b", text):
         raise UsageError(

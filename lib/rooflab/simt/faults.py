@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rooflab.errors import RooflabError
 from rooflab.simt import build
@@ -14,13 +14,14 @@ from rooflab.simt.buffers import Guarded
 from rooflab.simt.build import Program
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fault:
     """One thing that a kernel did wrong, as often as it did it at that place.
 
     `kind` is one of KINDS; `line` the place in the source ("read/1_scalar.cu:21"), `other_line` the place it
     clashes with; `block` and `threads` the first block and up to eight threads that did it; `address` the
-    buffer or shared variable and the offset in bytes ("x + 132"); `count` how often. str() is a sentence.
+    buffer or shared variable and the offset in bytes ("x + 132"); `count` how often. Printed,
+    it is a sentence.
     """
 
     kind: str
@@ -33,9 +34,9 @@ class Fault:
     other_block: tuple[int, int, int] | None = None
     other_thread: int | None = None
     count: int = 1
-    sentence: str = field(default="", repr=False)
+    sentence: str = ""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:  # also in a printed list
         return self.sentence
 
 
@@ -92,6 +93,11 @@ class _Scene:
         return f"{self.name} + {self.offset}" if known else f"address {self.raw.offset:#x}"
 
     @property
+    def spot(self) -> str:
+        """The same in a sentence: in C, tile + 512 would be 512 elements."""
+        return self.address + " bytes" * (self.raw.region != NOWHERE)
+
+    @property
     def act(self) -> str:
         """What the thread does there."""
         if self.raw.how & ATOMIC:
@@ -106,6 +112,8 @@ class _Scene:
 
 def _out_of_bounds(scene: _Scene) -> str:
     where, raw = scene.offset - scene.size, scene.raw
+    if raw.region == SHARED and not scene.size:
+        return f"{scene.act} {raw.size} bytes of {scene.name}, of which the launch gave 0 bytes: pass shared="
     if raw.region == NOWHERE:
         return f"{scene.act} {raw.size} bytes at {scene.address}, in no buffer"
     past = (
@@ -117,12 +125,12 @@ def _out_of_bounds(scene: _Scene) -> str:
         if scene.offset < 0
         else "across its end"
     )
-    return f"{scene.act} {raw.size} bytes at {scene.address}, {past} ({scene.size} bytes)"
+    return f"{scene.act} {raw.size} bytes at {scene.spot}, {past} ({scene.size} bytes)"
 
 
 def _misaligned(scene: _Scene) -> str:
     size = scene.raw.size
-    return f"{scene.act} {size} bytes at {scene.address}, which is no multiple of {size}"
+    return f"{scene.act} {size} bytes at {scene.spot}, which is no multiple of {size}"
 
 
 def _race(scene: _Scene) -> str:
@@ -131,7 +139,7 @@ def _race(scene: _Scene) -> str:
     same = list(raw.other_block) == list(raw.block)
     where = "of the same block" if same else f"of block {tuple(raw.other_block)}"
     return (
-        f"{scene.act} {scene.address}, which {scene.other} {where} {before} ({scene.other_line}) "
+        f"{scene.act} {scene.spot}, which {scene.other} {where} {before} ({scene.other_line}) "
         "with no barrier between them"
     )
 
@@ -139,8 +147,7 @@ def _race(scene: _Scene) -> str:
 def _unfinished(scene: _Scene) -> str:
     whose = "its own" if scene.raw.other_thread == scene.raw.thread else f"{scene.other}'s"
     return (
-        f"{scene.act} {scene.address} before {whose} asynchronous copy to it ({scene.other_line}) "
-        "was waited for"
+        f"{scene.act} {scene.spot} before {whose} asynchronous copy to it ({scene.other_line}) was waited for"
     )
 
 
@@ -149,11 +156,9 @@ _SENTENCES: dict[str, Callable[[_Scene], str]] = {
     "out of bounds": _out_of_bounds,
     "misaligned": _misaligned,
     "race": _race,
-    "uninitialised": lambda scene: (
-        f"reads {scene.address} in shared memory, which this block has not written"
-    ),
+    "uninitialised": lambda scene: f"reads {scene.spot}, which this block has not written",
     "unfinished copy": _unfinished,
-    "wrong memory": lambda scene: f"{scene.raw.text.decode()}, not {scene.address}",
+    "wrong memory": lambda scene: f"{scene.raw.text.decode()}, not {scene.spot}",
     "crash": lambda scene: (
         "an access outside the process's memory or a division by zero ended the launch; "
         "run it watched to see where"

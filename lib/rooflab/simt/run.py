@@ -139,8 +139,7 @@ def _shared_variables(program: Program, entry: str, shared: int) -> list[build.V
             f"A block has at most {build.DYNAMIC_SHARED} bytes of shared memory, and {entry} asks for "
             f"{fixed + shared}."
         )
-    sized = [replace(v, size=shared) if v.name == "(dynamic)" else v for v in variables]
-    return [v for v in sized if v.size]
+    return [replace(v, size=shared) if v.name == "(dynamic)" else v for v in variables]
 
 
 def _packed(arguments: Sequence[Any], guarded: Guarded | None) -> Any:
@@ -184,8 +183,9 @@ def launch(
     guarded = Guarded(names, arguments) if program.watched else None
     values = _packed(arguments, guarded)
     buffers = guarded.buffers if guarded else (abi.RawBuffer * 1)()
-    table = (abi.RawVariable * max(1, len(variables)))(
-        *(abi.RawVariable(v.offset, v.size, v.guard) for v in variables)
+    there = [v for v in variables if v.size]  # without dynamic shared memory of which 0 bytes were asked for
+    table = (abi.RawVariable * max(1, len(there)))(
+        *(abi.RawVariable(v.offset, v.size, v.guard) for v in there)
     )
     library, runtime = program.library, abi.runtime(str(build.runtime_path()))
     with _LOCK:
@@ -203,7 +203,7 @@ def launch(
             buffers=ctypes.addressof(buffers),
             variables=ctypes.addressof(table),
             buffer_count=len(guarded.names) if guarded else 0,
-            variable_count=len(variables),
+            variable_count=len(there),
             argument_count=len(arguments),
         )
         status = runtime.simt_launch(ctypes.byref(description))

@@ -18,7 +18,15 @@
 #include "simt/warp.h"
 
 // Last, because the host's own headers use some of these words for themselves.
+#ifdef ROOFLAB_WATCHED
+// g++ calls no hook where a struct goes by value from memory into a call, or from a call into memory: so all calls of
+// a kernel are inlined.
+#define __global__ __attribute__((flatten))
+#define __noinline__
+#else
 #define __global__
+#define __noinline__ __attribute__((noinline))
+#endif
 #define __device__
 #define __host__
 #define __constant__
@@ -28,4 +36,3 @@
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __forceinline__ inline
-#define __noinline__ __attribute__((noinline))

@@ -77,7 +77,7 @@ def _by_format(table: Rows, rows: Rows, roof: float, last: str) -> str:
         f" In `3_persistent`, whose full rings ask for no weights at a barrier, it is {before.min():.2f} to "
         f"{before.max():.2f} µs in all of them. That fits a wait which later rungs fill with copies: "
         "where a phase has more bytes, they fill more of it. Formats also differ in how their weights are "
-        "copied (`7_split_k` above) and unpacked; what that adds was not measured apart."
+        "copied and unpacked; what that adds was not measured apart."
     )
 
 
@@ -94,8 +94,20 @@ def _by_model(table: Rows) -> str:
     shown = listed(f"{large.each[name]:.2f} µs in {name}" for name in both)
     return (
         f"{decode.LARGE}: {shown}. A phase reads about {more:.0f} times the bytes, and costs more in each "
-        "format. So part of the cost grows with the bytes: they come slower than the read roof."
+        "format"
+        + (
+            ". So part of the cost grows with the bytes: they come slower than the read roof."
+            if _rises(large)
+            else ", but between its own formats the cost does not follow the bytes: more than one thing adds "
+            "to it."
+        )
     )
+
+
+def _rises(large: Rows) -> bool:
+    """Whether a phase of a model costs the more the more bytes it has."""
+    costs = large.sort_values("mb_phase").each.tolist()
+    return all(a < b for a, b in pairwise(costs))
 
 
 def _unexplained(table: Rows) -> str:

@@ -219,6 +219,13 @@ def test_the_law_says_why_its_cost_is_not_one_number_only_where_it_is_not(h200, 
         lesson_08_law.law_fitted(h200, found, h200.roof["dram_read"], "G")
     assert "not one number" in texts[0] and "The fewer bytes a phase has" in texts[0]
     assert "Two effects pull in opposite directions" in texts[0] and "\n\nNot explained: " in texts[0]
+    assert "That fits a wait" in texts[0]
+    clocks = lesson_08_clock.taken(h200)
+    lesson_08_law.law_fitted(h200, rows, h200.roof["dram_read"], "G", clocks)
+    assert "on products in FP16, though its bytes take" in texts[2] and "That fits a wait" not in texts[2]
+    clocks = {key: clocks[key[0], "int4_g128"] for key in clocks if key[1] == "int4_g128"}
+    lesson_08_law.law_fitted(h200, rows, h200.roof["dram_read"], "G", clocks)
+    assert texts[3] == texts[0]
     assert "about one number" in texts[1] and "What the rows say" not in texts[1]
     assert "opposite" not in texts[1] and "Not explained" not in texts[1]
 

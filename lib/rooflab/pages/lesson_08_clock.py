@@ -6,6 +6,7 @@ from rooflab.analysis import ablation
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Rows
+from rooflab.profile import timeline
 from rooflab.studies import decode, decode_checks
 from rooflab.view import display
 from rooflab.view.diagram import by_block
@@ -75,7 +76,7 @@ def ring(clocks: Clocks, name: str, below: str) -> str:
             flat.append(word)
     if not lines:
         return ""
-    text = f"By the clock inside the kernel, `{name}`:\n\n" + "\n".join(lines) + "\n\n"
+    text = f"By the clock inside the kernel (drawn below), `{name}`:\n\n" + "\n".join(lines) + "\n\n"
     said = [f"In {listed(wins)} its ring shortens the products."] if wins else []
     said += [f"In {listed(flat)} it saves hardly anything there, and the rest takes longer."] if flat else []
     text += " ".join(said)
@@ -122,7 +123,8 @@ def disagreements(clocks: Clocks, climbs: dict[str, Rows]) -> None:
                 )
     if words:
         display.say(
-            f"Clock and ladder disagree on {listed(words)}: one layer of a short run does not stand for all."
+            f"Clock and ladder disagree on {listed(words)}. The clock saw one layer in a run of "
+            f"{timeline.STEPS} tokens, the ladder whole tokens; why they differ is open."
         )
 
 

@@ -114,8 +114,8 @@ def at_phase_end(climbs: dict[str, Any], format: str, clocks: Clocks) -> None:
     if wins and rest:
         words = [listed(ablation.FORMATS[f] for f in each) for each in (wins, rest)]
         said += (
-            f" `{decode.DIVIDED}` and later rungs, as built for an H200, take the ring of rung 6 in {words[0]} "
-            f"and that of rung 5 in {words[1]}."
+            f" `{decode.DIVIDED}` and later rungs, as built for an H200, take the ring of rung 6 in "
+            f"{words[0]} and that of rung 5 in {words[1]}."
         )
     if said:
         display.say(said.strip())

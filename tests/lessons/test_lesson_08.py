@@ -301,8 +301,8 @@ def test_a_step_is_said_with_its_gain_and_the_library_with_its_launches(h200, ro
     lesson_08_steps.step(climbs, "int4_g128", "2_pdl", "7_split_k", "99_planted")
     assert len(texts) == 2 and texts[0].startswith("`2_pdl`: **1.27 times the speed of rung 1 in INT4**")
     assert "1.29 times in FP16" in texts[0] and "the speed of rung 6 in FP16" in texts[1]
-    lesson_08_steps.rungs(climbs)
-    assert tables[0]["rung"].tolist() == list(decode.RUNGS) and tables[0]["fp16"].notna().all()
+    lesson_08_steps.rungs(climbs, "fp16")
+    assert tables[0]["rung"].tolist() == list(decode.RUNGS) and tables[0]["gain"].notna().all()
     lesson_08_steps.launches(h200)
     assert tables[1]["all"].tolist() == ["49", "not traced", "5"] and "the others are a layer's 7" in texts[2]
     monkeypatch.setattr(lesson_08_steps.layers, "library_launches", lambda lab: {})

@@ -42,22 +42,18 @@ _CHANGES = {
 }
 
 
-def rungs(climbs: dict[str, Any]) -> None:
-    """Show what each rung changes, and how many times the speed of the one that it builds on it has, by
-    format.
-    """
-    ladder = decoder.LADDERS["decode_step"]
+def rungs(climbs: dict[str, Any], format: str) -> None:
+    """Show what each rung changes, and in a format how many times the speed of the one that it builds on."""
+    ladder, climb = decoder.LADDERS["decode_step"], climbs[format]
     table = pd.DataFrame(
         {"rung": [r.name for r in ladder], "says": [_CHANGES.get(r.name, r.idea) for r in ladder]}
     )
-    heads = {"rung": "rung", "says": "what it changes"}
-    for format, climb in climbs.items():
-        if len(climb):
-            table[format] = table["rung"].map(dict(zip(climb.impl, climb.gain, strict=True)))
-            heads[format] = f"× in {ablation.FORMATS[format]}"
-    forms = {name: "{:.2f}" for name in climbs}
-    caption = "The rungs; ×: how many times the speed of the step that it builds on"
-    display.table(table, heads, forms, caption)
+    heads, caption = {"rung": "rung", "says": "what it changes"}, "The rungs"
+    if len(climb):
+        table["gain"] = table["rung"].map(dict(zip(climb.impl, climb.gain, strict=True)))
+        heads["gain"] = f"× in {ablation.FORMATS[format]}"
+        caption += "; ×: how many times the speed of the step that it builds on"
+    display.table(table, heads, {"gain": "{:.2f}"}, caption)
 
 
 def step(climbs: dict[str, Any], format: str, *names: str) -> None:

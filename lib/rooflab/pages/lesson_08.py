@@ -12,7 +12,6 @@ from rooflab.claims import scorecard
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars, goals_one_by_one
-from rooflab.pages.lesson_08_ladder import built_on as built_on
 from rooflab.pages.lesson_08_ladder import climbed as climbed
 from rooflab.pages.lesson_08_ladder import findings as findings
 from rooflab.pages.lesson_08_ladder import ladders as ladders

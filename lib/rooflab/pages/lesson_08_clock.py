@@ -6,7 +6,6 @@ from rooflab.analysis import ablation
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Rows
-from rooflab.profile import timeline
 from rooflab.studies import decode, decode_checks
 from rooflab.view import display
 from rooflab.view.diagram import by_block
@@ -67,8 +66,7 @@ def ring(clocks: Clocks, name: str, below: str) -> str:
         rest = sum(before) - before[1], sum(after) - after[1]
         word = ablation.FORMATS[format]
         lines.append(
-            f"- {word}: products, waits for weights included, take {after[1]:.1f} µs of a layer, "
-            f"{before[1]:.1f} in `{below}`; all else {rest[1]:.1f}, there {rest[0]:.1f}."
+            f"- {word}: products {after[1]:.1f} ({before[1]:.1f}), all else {rest[1]:.1f} ({rest[0]:.1f})"
         )
         if before[1] - after[1] > _LITTLE * sum(before):
             wins.append(word)
@@ -76,9 +74,12 @@ def ring(clocks: Clocks, name: str, below: str) -> str:
             flat.append(word)
     if not lines:
         return ""
-    text = f"By the clock inside the kernel (drawn below), `{name}`:\n\n" + "\n".join(lines) + "\n\n"
+    text = f"A layer by the clock inside the kernel (drawn below), in µs, `{name}` (`{below}`):\n\n"
+    text += "\n".join(lines) + "\n\n"
     said = [f"In {listed(wins)} its ring shortens the products."] if wins else []
-    said += [f"In {listed(flat)} it saves hardly anything there, and the rest takes longer."] if flat else []
+    said += (
+        [f"In {listed(flat)} it saves hardly anything of them, and the rest takes longer."] if flat else []
+    )
     text += " ".join(said)
     return text
 
@@ -122,10 +123,7 @@ def disagreements(clocks: Clocks, climbs: dict[str, Rows]) -> None:
                     f"`{row.below}`, but {row.gain:.2f} times its speed)"
                 )
     if words:
-        display.say(
-            f"Clock and ladder disagree on {listed(words)}. The clock saw one layer in a run of "
-            f"{timeline.STEPS} tokens, the ladder whole tokens; why they differ is open."
-        )
+        display.say(f"Clock and ladder disagree on {listed(words)}; why is open.")
 
 
 def _changes(before: tuple[float, ...], after: tuple[float, ...]) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
-import pandas as pd
-
 from rooflab.analysis import ablation
 from rooflab.hardware import crossover
 from rooflab.pages import NEAR, Rows
@@ -50,40 +48,6 @@ def ladders(climbs: dict[str, Any], gpu: str, here: Rows, format: str) -> None:
         if "apart" in set(few.impl):
             text += " `apart` is `torch` with a product for each matrix of the checkpoint."
         display.say(text)
-
-
-def built_on(climbs: dict[str, Any]) -> None:
-    """Show what builds on what, a row a format: the steps down from the fastest rung, each with its rate; and
-    say which of them is no faster than the one before.
-    """
-    lines, flat = [], []
-    for format, climb in climbs.items():
-        path = _path(climb)
-        nodes = [f"{short_name(row.impl)}: {row.tok_s:,.0f}" for row in path]
-        lines.append((ablation.FORMATS[format], " → ".join(nodes)))
-        flat += [
-            f"in {ablation.FORMATS[format]} {short_name(row.impl)} "
-            f"({row.gain:.2f} times {short_name(row.below)})"
-            for row in path
-            if row.gain < 1
-        ]
-    table = pd.DataFrame([line for line in lines if line[1]], columns=["format", "path"])
-    if len(table):
-        heads = {"format": "weights", "path": "what the fastest rung builds on, tok/s"}
-        display.table(table, heads)
-    if flat:
-        display.say(f"Built on although no faster than the step before: {listed(flat)}.")
-
-
-def _path(climb: Rows) -> list[Any]:
-    """The rungs that the fastest rung of a ladder builds on, the first one first, itself last."""
-    rungs = {row.impl: row for row in climb.itertuples() if row.impl in decode.RUNGS}
-    found: list[Any] = []
-    at = min(rungs, key=lambda name: rungs[name].median_us, default="")
-    while at in rungs:
-        found.append(rungs[at])
-        at = rungs[at].below
-    return found[::-1]
 
 
 def _side_by_side(climb: Rows) -> Rows:

@@ -70,7 +70,8 @@ def step(climbs: dict[str, Any], format: str, *names: str) -> None:
             f"{ablation.FORMATS[row.format]}"
             for k, (row, below) in enumerate(found)
         ]
-        display.say(f"`{name}`: **{words[0]}**{''.join(f', {each}' for each in words[1:])}.")
+        called = f"`{name}`: " if len(names) > 1 else ""
+        display.say(f"{called}**{words[0]}**{''.join(f', {each}' for each in words[1:])}.")
 
 
 def launches(lab: Lab) -> None:

@@ -49,7 +49,7 @@ def blocks_over_time(lab: Lab, clocks: Clocks) -> None:
     heads = {"format": "weights", "rung": "rung", "us": "a layer"} | {part: part for part in PARTS}
     caption = f"µs a layer, {lab.run.gpu}, on average over its blocks; products: with waits for weights; "
     caption += "stores: with adding up"
-    display.table(table, heads, dict.fromkeys(("us", *PARTS), "{:.1f}"), caption)
+    display.table(table, heads, dict.fromkeys(("us", *PARTS), "{:.1f}"), caption, folded=True)
     if notes := _unmarked(drawn[next(iter(drawn))], names, next(iter(drawn))[0]):
         display.say(notes)
 

@@ -71,7 +71,7 @@ def test_the_stretches_that_may_hold_a_wait_are_summed_together(h200, monkeypatc
     assert by_block.shares(later)["others"] < by_block.shares(layer())["others"]
     said, shown = [], []
     monkeypatch.setattr(lesson_08_timeline.display, "say", said.append)
-    monkeypatch.setattr(lesson_08_timeline.display, "table", lambda table, *_: shown.append(table))
+    monkeypatch.setattr(lesson_08_timeline.display, "table", lambda table, *_, **__: shown.append(table))
     monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: None)
     monkeypatch.setattr(h200, "held", lambda study, cases, tool: cases)
     monkeypatch.setattr(h200, "profile", lambda *_: recorded())

@@ -7,7 +7,14 @@ from pages_read import said
 from rooflab import claims, engine, lab
 from rooflab.analysis import ablation
 from rooflab.errors import UsageError
-from rooflab.pages import held, lesson_08_ladder, lesson_08_law, lesson_08_predictions
+from rooflab.pages import (
+    held,
+    lesson_08_clock,
+    lesson_08_ladder,
+    lesson_08_law,
+    lesson_08_predictions,
+    lesson_08_steps,
+)
 from rooflab.studies import decode, decode_checks, hf, prefill
 from rooflab.view import diagram
 
@@ -212,6 +219,13 @@ def test_the_law_says_why_its_cost_is_not_one_number_only_where_it_is_not(h200, 
         lesson_08_law.law_fitted(h200, found, h200.roof["dram_read"], "G")
     assert "not one number" in texts[0] and "The fewer bytes a phase has" in texts[0]
     assert "Two effects pull in opposite directions" in texts[0] and "\n\nNot explained: " in texts[0]
+    assert "That fits a wait" in texts[0]
+    clocks = lesson_08_clock.taken(h200)
+    lesson_08_law.law_fitted(h200, rows, h200.roof["dram_read"], "G", clocks)
+    assert "on products in FP16, though its bytes take" in texts[2] and "That fits a wait" not in texts[2]
+    clocks = {key: clocks[key[0], "int4_g128"] for key in clocks if key[1] == "int4_g128"}
+    lesson_08_law.law_fitted(h200, rows, h200.roof["dram_read"], "G", clocks)
+    assert texts[3] == texts[0]
     assert "about one number" in texts[1] and "What the rows say" not in texts[1]
     assert "opposite" not in texts[1] and "Not explained" not in texts[1]
 
@@ -226,42 +240,74 @@ def test_a_prediction_is_worked_and_its_miss_explained_where_it_missed(h200, row
     assert f"{row['median_us']:,.0f} µs a token, not" in lesson_08_predictions.why_missed(
         here, "int4_g128", h200
     )
+    lesson_08_predictions.worked_launches(here, "fp16", h200)
+    (first,) = here[(here["impl"] == "1_kernel_per_phase") & (here["format"] == "fp16")].to_dict("records")
+    assert (
+        f"Together {first['predicted_us']:,.0f} µs a token" in texts[1]
+        and "In `2_pdl` each of 141" in texts[1]
+    )
+    lesson_08_predictions.worked_launches(here.assign(predicted_us=1e4), "fp16", h200)
+    assert len(texts) == 2, "parts that no longer add up are not said"
     kept = here.assign(predicted_us=here["median_us"])
     assert lesson_08_predictions.why_missed(kept, "int4_g128", h200) == ""
     assert lesson_08_predictions.why_missed(here.iloc[:0], "int4_g128", h200) == ""
 
 
-def test_findings_follow_the_rows(h200, rows, monkeypatch):
+def test_findings_follow_the_rows(rows, monkeypatch):
     texts = []
     monkeypatch.setattr(lesson_08_ladder.display, "say", texts.append)
     us = rows["bytes"] / 1e6  # every way at one rate
     for found in (rows, rows.assign(tok_s=1e6 / us, median_us=us, q1_us=us, q3_us=us)):
-        climbs = {format: ablation.ladder(found, format) for format in ablation.FORMATS}
-        lesson_08_ladder.findings(climbs, "int4_g128", found, h200)
-    assert (
-        "**1. The largest step in INT4 is `1_kernel_per_phase`" in texts[0] and "the library's 49" in texts[0]
-    )
-    assert "`4_tma`" in texts[0] and "With equal heads INT4 makes" in texts[0] and "**3. " in texts[0]
+        climbs = lesson_08_ladder.climbed(found)
+        lesson_08_ladder.findings(climbs, "int4_g128", found)
+        lesson_08_steps.losses(climbs, "int4_g128", found, {})
+    assert "**1. The largest step in INT4 is `1_kernel_per_phase`" in texts[0]
+    assert "With equal heads INT4 makes" in texts[0] and "**2. " in texts[0]
     assert "On llama-3-8b other rungs come first: in FP16 `7_split_k`" in texts[0]
-    assert "Within 2% counts as level: `5_prefetch_at_barrier`" in texts[0]
-    assert "No step is slower" in texts[1] and "is level with" not in texts[1] and "level:" not in texts[1]
+    assert "3 steps lose in INT4: 4_tma" in texts[1] and "Why was not measured." in texts[1]
+    assert "is level with" not in texts[2] and texts[3] == "No step is slower than the one that it builds on."
 
 
-def test_what_builds_on_what_follows_the_rows(rows, monkeypatch):
-    """A path a format ends at its fastest rung; one that is no faster than the step before is named."""
+def test_the_clock_says_where_a_loss_is_or_that_it_does_not_show_it(h200, rows, monkeypatch):
+    """4_tma loses in INT4 by its products; in FP16 its layer does not show the loss."""
+    clocks, climbs = lesson_08_clock.taken(h200), lesson_08_ladder.climbed(rows)
+    assert {format for _, format in clocks} == {"fp16", "int4_g128"} and len(clocks) >= 8
+    asked = ("4_tma", "3_persistent")
+    said = lesson_08_clock.loss(clocks, *asked, "int4_g128")
+    assert " more for products" in said and "order copies and to multiply" in said
+    assert "does not show the loss" in lesson_08_clock.loss(clocks, *asked, "fp16")
+    assert lesson_08_clock.loss(clocks, *asked, "q8_0") == lesson_08_clock.ring({}, *asked) == ""
+    ring = lesson_08_clock.ring(clocks, "6_producer_warps", "3_persistent")
+    assert "In FP16 its ring shortens the products. In INT4 it saves hardly anything of them" in ring
+    swapped = {
+        key: clocks["3_persistent" if key[0] == "6_producer_warps" else key[0], key[1]] for key in clocks
+    }
+    assert "shortens" not in lesson_08_clock.ring(swapped, "6_producer_warps", "3_persistent")
+    saved = lesson_08_clock.saved(clocks, "9_flags_in_data", climbs)
+    assert "in `6_producer_warps`" in saved and "in `3_persistent`" in saved and " less for waits" in saved
+    assert lesson_08_clock.saved({}, "9_flags_in_data", climbs) == ""
+    texts = []
+    monkeypatch.setattr(lesson_08_clock.display, "say", texts.append)
+    lesson_08_clock.disagreements(clocks, climbs)
+    lesson_08_clock.disagreements(swapped, {"int4_g128": climbs["int4_g128"]})
+    assert len(texts) == 1 and "disagree on `4_tma` in FP16" in texts[0] and "in INT4" not in texts[0]
+
+
+def test_a_step_is_said_with_its_gain_and_the_library_with_its_launches(h200, rows, monkeypatch):
     texts, tables = [], []
-    monkeypatch.setattr(lesson_08_ladder.display, "say", texts.append)
-    monkeypatch.setattr(lesson_08_ladder.display, "table", lambda table, *_: tables.append(table))
-    slow = rows.assign(median_us=rows["median_us"].where(rows["impl"] != "9_flags_in_data", 1e6))
-    for found in (rows, slow):
-        climbs = {format: ablation.ladder(found, format) for format in ablation.FORMATS}
-        lesson_08_ladder.built_on(climbs)
-    paths, slower = (dict(zip(table["format"], table["path"], strict=True)) for table in tables)
-    rungs = [node.split(":")[0] for node in paths["INT4"].split(" → ")]
-    assert rungs == [f"rung {number}" for number in (1, 2, 3, 5, 7, 9)] and "rung 6" in paths["FP16"]
-    assert "rung 9" not in slower["INT4"] and "in INT4 rung 5 (0.99 times rung 3)" in texts[0]
-    lesson_08_ladder.built_on({"fp16": climbs["fp16"].iloc[:0]})
-    assert len(tables) == 2
+    monkeypatch.setattr(lesson_08_steps.display, "say", texts.append)
+    monkeypatch.setattr(lesson_08_steps.display, "table", lambda table, *_: tables.append(table))
+    climbs = lesson_08_ladder.climbed(rows)
+    lesson_08_steps.step(climbs, "int4_g128", "2_pdl", "7_split_k", "99_planted")
+    assert len(texts) == 2 and texts[0].startswith("`2_pdl`: **1.27 times the speed of rung 1 in INT4**")
+    assert "1.29 times in FP16" in texts[0] and "the speed of rung 6 in FP16" in texts[1]
+    lesson_08_steps.rungs(climbs, "fp16")
+    assert tables[0]["rung"].tolist() == list(decode.RUNGS) and tables[0]["gain"].notna().all()
+    lesson_08_steps.launches(h200)
+    assert tables[1]["all"].tolist() == ["49", "not traced", "5"] and "the others are a layer's 7" in texts[2]
+    monkeypatch.setattr(lesson_08_steps.layers, "library_launches", lambda lab: {})
+    lesson_08_steps.launches(h200)
+    assert "graph (the library)" not in tables[2]["step"].tolist() and len(texts) == 3
 
 
 def test_predictions_get_their_verdict(rows):

@@ -48,3 +48,9 @@ def test_a_key_is_loaded_for_as_many_heads_as_a_block_has():
     assert "7_split_k: 3 loads; 8_tensor_attention: 1 load" in decode_rungs.heads_a_load(SHAPE).says
     alone = (PARTS / "model.cuh").read_text().replace("!SPREADS_HEADS ? 2 : 1", "!SPREADS_HEADS ? 1 : 1")
     assert "7_split_k: 6 loads" in decode_rungs.heads_a_load(SHAPE, alone).says
+
+
+def test_a_product_cut_along_k_gives_every_sm_work():
+    drawing = decode_rungs.divided(1536, 16, 132, 2)
+    assert "96 of 132 SMs have work" in drawing.says and "part 2 of k" in drawing.svg()
+    assert "part 3 of k" in decode_rungs.divided(1536, 16, 132, 3).svg()

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from rooflab.errors import UsageError
 from rooflab.hardware import device
-from rooflab.pages import lesson_08_timeline
+from rooflab.pages import lesson_08_clock, lesson_08_timeline
 from rooflab.profile import timeline
 from rooflab.studies import decode
 from rooflab.view import diagram
@@ -55,6 +55,9 @@ def test_every_rung_is_drawn_on_one_scale_and_said_in_words():
         down_end_us=rows["down_end_us"] * np.where(rows["case"] == rows["case"].iloc[0], 2, 1)
     )
     assert diagram.blocks(later).svg() != text and f"{names[0]} takes 48.0" in diagram.blocks(later).says
+    both = pd.concat([rows, rows.assign(case=rows["case"].str.replace("format=fp16", "format=q8_0"))])
+    assert [caption for caption, _ in diagram.blocks(both).frames] == ["FP16 weights", "Q8_0 weights"]
+    assert "Q8_0 weights: 3_persistent takes" in diagram.blocks(both).says
     with pytest.raises(UsageError, match="at least one recorded timeline"):
         diagram.blocks(rows.iloc[:0])
 
@@ -68,12 +71,15 @@ def test_the_stretches_that_may_hold_a_wait_are_summed_together(h200, monkeypatc
     assert by_block.shares(later)["others"] < by_block.shares(layer())["others"]
     said, shown = [], []
     monkeypatch.setattr(lesson_08_timeline.display, "say", said.append)
-    monkeypatch.setattr(lesson_08_timeline.display, "table", lambda table, *_: shown.append(table))
+    monkeypatch.setattr(lesson_08_timeline.display, "table", lambda table, *_, **__: shown.append(table))
     monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: None)
     monkeypatch.setattr(h200, "held", lambda study, cases, tool: cases)
     monkeypatch.setattr(h200, "profile", lambda *_: recorded())
-    lesson_08_timeline.blocks_over_time(h200)
-    assert shown[0]["waits"].tolist() == pytest.approx([12.0] * 3) and "spends the least" not in said[0]
+    lesson_08_timeline.blocks_over_time(h200, lesson_08_clock.taken(h200))
+    assert (
+        shown[0]["waits and inputs"].tolist() == pytest.approx([12.0] * 3)
+        and "spends the least" not in said[0]
+    )
     assert "in `3_persistent` the warp that multiplies" in said[-1]
     assert by_block.copies_itself("3_persistent") and not by_block.copies_itself("6_producer_warps")
 
@@ -82,7 +88,7 @@ def test_a_page_without_rows_says_what_is_not_yet_measured(h200, monkeypatch, ca
     said = []
     monkeypatch.setattr(lesson_08_timeline.display, "say", said.append)
     monkeypatch.setattr(h200, "held", lambda *_: [])
-    lesson_08_timeline.blocks_over_time(h200)
+    lesson_08_timeline.blocks_over_time(h200, lesson_08_clock.taken(h200))
     assert len(said) == 1 and "not yet measured" in said[0] and "`3_persistent`" in said[0]
 
 
@@ -91,7 +97,7 @@ def test_a_page_with_rows_draws_them(h200, monkeypatch):
     monkeypatch.setattr(h200, "held", lambda study, cases, tool: cases)
     monkeypatch.setattr(h200, "profile", lambda *_: recorded())
     monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: shown.append(drawing.title))
-    lesson_08_timeline.blocks_over_time(h200)
+    lesson_08_timeline.blocks_over_time(h200, lesson_08_clock.taken(h200))
     assert shown == ["One layer of a token, block by block, FP16 weights"]
 
 

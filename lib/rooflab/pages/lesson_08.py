@@ -12,7 +12,7 @@ from rooflab.claims import scorecard
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars, goals_one_by_one
-from rooflab.pages.lesson_08_ladder import built_on as built_on
+from rooflab.pages.lesson_08_ladder import climbed as climbed
 from rooflab.pages.lesson_08_ladder import findings as findings
 from rooflab.pages.lesson_08_ladder import ladders as ladders
 from rooflab.pages.lesson_08_ladder import level_formats
@@ -23,6 +23,7 @@ from rooflab.pages.lesson_08_phases import time_by_phase as time_by_phase
 from rooflab.pages.lesson_08_phases import waits_drawn as waits_drawn
 from rooflab.pages.lesson_08_predictions import measured as measured
 from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
+from rooflab.pages.lesson_08_predictions import worked_launches as worked_launches
 from rooflab.pages.lesson_08_predictions import worked_prediction as worked_prediction
 from rooflab.records.store import Store
 from rooflab.studies import decode
@@ -46,14 +47,21 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     answer = f"{first.impl} makes {first.tok_s:,.0f} tokens a second on the {gpu}; "
     answer += f"{'our fastest, ' if best.kind == 'own' else ''}{best.impl} with "
     answer += f"{ablation.FORMATS[best.format]} weights, makes {best.tok_s:,.0f}, "
-    answer += (
-        f"{times(best.tok_s / first.tok_s)} times as many and {best.roof_fraction:.0%} of its memory roof. "
-    )
+    answer += f"{best.roof_fraction:.0%} of what memory's rate allows with these weights. "
     if (pair := way.same_weights(lab.store)) is not None:
         theirs, ours = pair
-        answer += f"{way.like_for_like(lab.store)[:-1]} ({ours['tok_s']:,.0f} and {theirs['tok_s']:,.0f})"
-        answer += f"{_published(rows, lab)}."
-    answer = f"{answer.strip()} The chart has some of the steps; the ladder below has all."
+        compared = [f"{times(ours['tok_s'] / first.tok_s)} times as many as {first.impl}"] * (
+            first.format == "fp16"
+        )
+        compared += [
+            f"{ours['tok_s'] / theirs['tok_s']:.1f} times as many as the fastest library that was recorded, "
+            f"{theirs['impl']} ({theirs['tok_s']:,.0f})",
+            *_published(rows, lab),
+        ]
+        answer += (
+            f"On the same FP16 weights our fastest kernel makes {ours['tok_s']:,.0f}: {listed(compared)}."
+        )
+    answer = f"{answer.strip()} The chart has some of the steps; below they are explained one by one."
     names = [f"{ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for i, f in keys]
     roof = ("INT4 memory", best.tok_s / best.roof_fraction, "tok/s")
     head = decode.FORMATS[best.format]
@@ -62,17 +70,17 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     return answer, able, bars(steps, names, gpu, title, roof, y="tok_s")
 
 
-def _published(rows: Rows, lab: Lab) -> str:
-    """How our fastest kernel compares with llama.cpp's published rate, both in FP16, to end a sentence; empty
-    where none was published for this GPU.
+def _published(rows: Rows, lab: Lab) -> list[str]:
+    """How our fastest kernel compares with llama.cpp's published rate, both in FP16; nothing where none was
+    published for this GPU.
     """
     found = ablation.peers(rows, lab.store, lab.peers)
     found = found[found.format == "fp16"]
     ours, theirs = found[found.name.str.startswith("ours")], found[found.name == "llama.cpp"]
     if ours.empty or theirs.empty:
-        return ""
+        return []
     most = theirs.tok_s.max()
-    return f", and {ours.tok_s.iloc[0] / most:.2f} times llama.cpp's published {most:,.0f}"
+    return [f"{ours.tok_s.iloc[0] / most:.2f} times llama.cpp's published {most:,.0f}"]
 
 
 def layers_drawn(lab: Lab) -> None:
@@ -117,6 +125,13 @@ def logit_errors(here: Rows) -> None:
         "The largest error of a logit, by weights",
         folded=True,
     )
+    example = here[here.impl == decode.RUNGS[0]].dropna(subset=["error_budget"])
+    for row in example.head(1).itertuples():
+        near, far = 0.5 * row.error_budget, 1.5 * row.error_budget
+        display.say(
+            f"For example `{row.impl}` in {row.weights_as} is allowed {row.error_budget:.3f}: a token whose "
+            f"exact logit is {near:.3f} below the largest passes, one that is {far:.3f} below does not."
+        )
     timed = here[here.kind == "own"]
     rounds = here[(here.impl == "products") & (here.format == "q8_0")]
     display.say(
@@ -203,7 +218,8 @@ def counted_explained(numbers: Rows) -> None:
         f"Counted and by convention the bytes agree within {abs(over - 1).max():.1%}. Under the profiler the "
         f"memory is {numbers.dram_pct.min():.0f} to {numbers.dram_pct.max():.0f}% busy, the SMs "
         f"{numbers.sm_pct.min():.0f} to {numbers.sm_pct.max():.0f}%, on average over the launch. The "
-        "table's last columns say what warps wait for: their block's others, and memory."
+        "table's last columns say what warps wait for: *barrier*, their block's other warps; *long "
+        "scoreboard*, a load from memory."
     )
 
 

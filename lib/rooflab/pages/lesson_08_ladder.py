@@ -1,38 +1,38 @@
-"""What lesson 08's page shows of its ladder: steps predicted and measured, the largest, those that lose."""
+"""What lesson 08's page shows of its ladder: steps predicted and measured, the largest, and level formats."""
 
 from __future__ import annotations
 
 from itertools import combinations
 from typing import Any
 
-import pandas as pd
-
-from rooflab import engine
 from rooflab.analysis import ablation
 from rooflab.hardware import crossover
-from rooflab.lab import Lab
 from rooflab.pages import NEAR, Rows
 from rooflab.pages.lesson_08_predictions import carries_roof, without_roofs
 from rooflab.studies import decode
-from rooflab.view import diagram, display
-from rooflab.words import counted, listed, times
+from rooflab.view import display
+from rooflab.words import listed, times
 
 
-def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
+def climbed(rows: Rows) -> dict[str, Any]:
+    """The ladders by format, with `reached`, measured over predicted."""
+    found = {format: ablation.ladder(rows, format) for format in ablation.FORMATS}
+    return {format: climb.assign(reached=climb.tok_s / climb.predicted) for format, climb in found.items()}
+
+
+def ladders(climbs: dict[str, Any], gpu: str, here: Rows, format: str) -> None:
     """Show what was predicted of every step in `format` and what it makes, and all formats with times and
-    shares of the roof, folded; the ladders by format.
+    shares of the roof, folded.
     """
-    climbs = {format: ablation.ladder(rows, format) for format in ablation.FORMATS}
     held = [each for each, climb in climbs.items() if len(climb)]
     main = format if format in held else held[0] if held else ""
     for each in sorted(held, key=lambda name: name != main):
         climb = climbs[each]
-        climb["reached"] = climb.tok_s / climb.predicted
         size = climb.bytes.max() / 1e6
         if each == main:
             caption = f"{ablation.FORMATS[each]}, {size:,.0f} MB a token, {gpu}, tokens a second"
             heads = {"impl": "step", "said": "predicted", "tok_s": "measured"}
-            heads |= {"reached": "measured ÷ predicted", "against": "against the step it builds on"}
+            heads |= {"reached": "measured ÷ predicted"}
             display.table(_side_by_side(climb), heads, {"tok_s": "{:,.0f}", "reached": "{:.2f}"}, caption)
         caption = f"{ablation.FORMATS[each]} with times and shares of the roof, {size:,.0f} MB a token, {gpu}"
         heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "predicted": "predicted"}
@@ -48,78 +48,37 @@ def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
         if "apart" in set(few.impl):
             text += " `apart` is `torch` with a product for each matrix of the checkpoint."
         display.say(text)
-    return climbs
-
-
-def built_on(climbs: dict[str, Any]) -> None:
-    """Show what builds on what, a row a format: the steps down from the fastest rung, each with its rate; and
-    say which of them is no faster than the one before.
-    """
-    lines, flat = [], []
-    for format, climb in climbs.items():
-        path = _path(climb)
-        nodes = [f"{_short(row.impl)}: {row.tok_s:,.0f}" for row in path]
-        lines.append((ablation.FORMATS[format], " → ".join(nodes)))
-        flat += [
-            f"in {ablation.FORMATS[format]} {_short(row.impl)} ({row.gain:.2f} times {_short(row.below)})"
-            for row in path
-            if row.gain < 1
-        ]
-    table = pd.DataFrame([line for line in lines if line[1]], columns=["format", "path"])
-    if len(table):
-        heads = {"format": "weights", "path": "what the fastest rung builds on, tok/s"}
-        display.table(table, heads)
-    if flat:
-        display.say(f"Built on although no faster than the step before: {listed(flat)}.")
-
-
-def _path(climb: Rows) -> list[Any]:
-    """The rungs that the fastest rung of a ladder builds on, the first one first, itself last."""
-    rungs = {row.impl: row for row in climb.itertuples() if row.impl in decode.RUNGS}
-    found: list[Any] = []
-    at = min(rungs, key=lambda name: rungs[name].median_us, default="")
-    while at in rungs:
-        found.append(rungs[at])
-        at = rungs[at].below
-    return found[::-1]
 
 
 def _side_by_side(climb: Rows) -> Rows:
-    """A ladder with `said`, the prediction, the roof as the most that a step may make; and `against`, how
-    many times the speed of the step that it builds on, a rung by its number.
-    """
+    """A ladder with `said`, the prediction, the roof as the most that a step may make."""
     shown, roofs = without_roofs(climb), carries_roof(climb)
     shown["said"] = [
         "" if rate != rate else f"≤ {rate:,.0f}" if roof else f"{rate:,.0f}"
         for rate, roof in zip(climb["predicted"], roofs, strict=True)
     ]
-    shown["against"] = [
-        f"{gain:.2f} times {_short(below)}" if below and gain == gain else ""
-        for gain, below in zip(climb["gain"], climb["below"], strict=True)
-    ]
     return shown
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     """A step's name in a cell: "rung 3" of a rung."""
     number = name.partition("_")[0]
     return f"rung {number}" if number.isdigit() else name
 
 
-def findings(climbs: dict[str, Any], format: str, rows: Rows, lab: Lab) -> None:
-    """Say the ladder's findings, numbered: the largest step and what it saves, the steps that lose, and a
-    smaller format that brings less than its bytes.
+def findings(climbs: dict[str, Any], format: str, rows: Rows) -> None:
+    """Say the ladder's findings, numbered: the largest step and the fastest way, where the larger model's is
+    another, and a smaller format that brings less than its bytes.
     """
     found = [
-        _largest_step(climbs, format, lab),
-        _dead_ends(climbs, format, rows),
+        _largest_step(climbs, format) + _larger_model(rows),
         _small_format(climbs, rows),
     ]
     display.say("\n\n".join(f"**{k}. {each}" for k, each in enumerate(filter(None, found), 1)))
 
 
-def _largest_step(climbs: dict[str, Any], format: str, lab: Lab) -> str:
-    """Which step brings the most and how many launches it saves, and the fastest way."""
+def _largest_step(climbs: dict[str, Any], format: str) -> str:
+    """Which step brings the most, and the fastest way."""
     mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
     own = mine[mine.kind == "own"].dropna(subset=["gain"])
     best = mine[mine.impl.isin(decode.RUNGS)].sort_values("median_us").iloc[0]
@@ -128,15 +87,6 @@ def _largest_step(climbs: dict[str, Any], format: str, lab: Lab) -> str:
         f"The largest step in {ablation.FORMATS[best.format]} is `{step.impl}`: {step.gain:.1f} times the "
         f"tokens of `{step.below}`.**"
     )
-    ways = {way.name: way.spans for way in diagram.ways(lab, "fp16") if way.known == "traced" and way.spans}
-    launches = {name: len(spans) for name, spans in ways.items()}
-    if step.impl == "1_kernel_per_phase" and {"graph", step.impl} <= set(launches):
-        text += (
-            f" Its layer is {launches[step.impl]} launches, the library's {launches['graph']}. "
-            f"Of the latter, {sum(span.kind == 'weights' for span in ways['graph'])} are for its products. "
-            f"Between the two is `products`: {len(engine.spec(decode.MODEL).shape.matrices) - 1} products "
-            "a layer, and the small operators still launched one by one; how many was not traced."
-        )
     tok = {name: each.set_index("impl").tok_s.get("products") for name, each in climbs.items() if len(each)}
     fp16, int4 = (tok.get(name) for name in ("fp16", "int4_g128"))
     if fp16 and int4 and int4 <= crossover.LEVEL * fp16 and step.below == "products" and step.gain > NEAR:
@@ -147,37 +97,6 @@ def _largest_step(climbs: dict[str, Any], format: str, lab: Lab) -> str:
     return text + (
         f" The fastest way is `{best.impl}` with **{best.tok_s:,.0f} tok/s**, {best.share:.0f}% of the roof."
     )
-
-
-def _dead_ends(climbs: dict[str, Any], format: str, rows: Rows) -> str:
-    """The steps that are slower than those they build on: what each gains in every format, and where it
-    wins.
-    """
-    mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
-    back = mine[(mine.kind == "own") & (mine.gain < 1 / crossover.LEVEL)]
-    if back.empty:
-        return f"No step is slower than the one that it builds on.**{_larger_model(rows)}"
-    long = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & rows.usual & rows.impl.isin(decode.RUNGS)]
-    lines, depends = [], False
-    for name in back.impl:
-        gains = {
-            other: float(each.set_index("impl").gain[name])
-            for other, each in sorted(climbs.items(), key=lambda pair: pair[0] != mine.format.iloc[0])
-            if name in set(each.impl)
-        }
-        said = listed(f"{gain:.2f} ({ablation.FORMATS[other]})" for other, gain in gains.items())
-        below = mine.set_index("impl").below[name]
-        wins = _wins(name, gains, long)
-        depends = depends or bool(wins)
-        lines.append(f"- `{name}`: {said} times the speed of `{below}`. {wins or 'Why was not measured.'}")
-    title = f"{counted(len(back), 'step loses', 'steps lose')} in {ablation.FORMATS[mine.format.iloc[0]]}"
-    title += "; a gain holds for the format and the context in which it was measured" if depends else ""
-    near = mine[(mine.kind == "own") & (mine.gain < 1) & (mine.gain >= 1 / crossover.LEVEL)]
-    level = [f"`{row.impl}` ({row.gain:.2f} times)" for row in near.itertuples()]
-    text = f"{title}.**"
-    if level:
-        text += f" Within {crossover.LEVEL - 1:.0%} counts as level: {listed(level)}."
-    return text + "\n\n" + "\n".join(lines) + _larger_model(rows)
 
 
 def _larger_model(rows: Rows) -> str:
@@ -197,22 +116,6 @@ def _larger_model(rows: Rows) -> str:
             f"{usual.tok_s:,.0f} of `{usual.name}`" + (" (level)" if display.level(top, usual) else "")
         )
     return f"\n\nOn {decode.LARGE} other rungs come first: {'; '.join(words)}." if words else ""
-
-
-def _wins(name: str, gains: dict[str, float], long: Rows) -> str:
-    """Where a step that loses wins: after a long context, or in another format; empty where it does not."""
-    tops = long.sort_values("median_us").drop_duplicates(["format", "seq"])
-    at = sorted(tops[(tops.impl == name) & (tops.seq > decode.PROMPT)].seq.unique())
-    if at:
-        return f"After {at[-1]:,.0f} tokens it is the fastest rung."
-    wins = [other for other, gain in gains.items() if gain > crossover.LEVEL]
-    if not wins:
-        return ""
-    text = f"In {listed(ablation.FORMATS[other] for other in wins)} it wins"
-    rest = {decode.RINGS[other] for other in gains if other not in wins} - {name}
-    if len(rest) == 1 and {decode.RINGS[other] for other in wins} == {name}:
-        text += f", so `{decode.DIVIDED}` builds on it there, and on `{rest.pop()}` elsewhere"
-    return text + ". Why the formats differ was not measured."
 
 
 def _small_format(climbs: dict[str, Any], rows: Rows) -> str:

@@ -7,16 +7,19 @@ from typing import Any
 
 from rooflab.analysis import ablation
 from rooflab.lab import Lab
+from rooflab.numerics import model_shapes
 from rooflab.pages import Rows
+from rooflab.pages.lesson_08_clock import Clocks
 from rooflab.studies import decode
 from rooflab.view import diagram, display, models
+from rooflab.view.diagram import by_block
 from rooflab.words import listed
 
 _EVEN, _UNEVEN = 1.1, 1.3  # largest cost of a phase over the smallest: hardly depends on the format, does
 _ALIKE = 1.15  # larger bytes of a phase over the smaller: about the same
 
 
-def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, Rows]:
+def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str, clocks: Clocks | None = None) -> tuple[str, Rows]:
     """Draw what a phase costs in every format and model beside the law's one cost, with a folded table, and
     say how far the law is off; the rung, and the rows with `bytes_us` at the law's rate and `each`, the cost
     of a phase beside them.
@@ -50,7 +53,9 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, Rows]:
         text += "**the cost is not one number.**" if uneven else "about one number."
     text += f" The law's error is {table.off.abs().median():.0f}% at the median and "
     text += f"{table.off.abs().max():.0f}% at most."
-    why = [each for each in (_by_format(table, rows, roof.value, last), _by_model(table)) if each]
+    why = [
+        each for each in (_by_format(table, rows, roof.value, last, clocks or {}), _by_model(table)) if each
+    ]
     if uneven and why and table.each.min() > 0:
         text += " Two effects pull in opposite directions:" if len(why) > 1 else " What the rows say of why:"
         text += "\n\n" + "\n".join(f"- {each}" for each in why) + _unexplained(table)
@@ -58,7 +63,7 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, Rows]:
     return last, table
 
 
-def _by_format(table: Rows, rows: Rows, roof: float, last: str) -> str:
+def _by_format(table: Rows, rows: Rows, roof: float, last: str, clocks: Clocks) -> str:
     """Whether a phase costs the more the fewer bytes it has, in one model, and whether it did so in
     3_persistent, which asks for no weights while its blocks wait.
     """
@@ -75,9 +80,29 @@ def _by_format(table: Rows, rows: Rows, roof: float, last: str) -> str:
         return text
     return text + (
         f" In `3_persistent`, whose full rings ask for no weights at a barrier, it is {before.min():.2f} to "
-        f"{before.max():.2f} µs in all of them. That fits a wait which later rungs fill with copies: "
-        "where a phase has more bytes, they fill more of it. Formats also differ in how their weights are "
-        "copied (`7_split_k` above) and unpacked; what that adds was not measured apart."
+        f"{before.max():.2f} µs in all of them. "
+        + (_copied_in_waits(clocks, last, roof) or "That fits a wait which later rungs fill with copies.")
+    )
+
+
+def _copied_in_waits(clocks: Clocks, last: str, roof: float) -> str:
+    """By the clock inside the kernel, that more is copied outside products where a layer has more bytes;
+    empty where two formats were not clocked or do not show it.
+    """
+    found = []
+    for name, format in clocks:
+        if name == last:
+            bytes_ = ablation.phase_bytes(decode.MODEL, format, decode.FORMATS[format], decode.PROMPT)
+            body = sum(value for phase, value in bytes_.items() if phase != "head")
+            body_us = body / model_shapes.get(decode.MODEL).layers / roof / 1e3
+            found.append((body_us, by_block.sums(clocks[name, format])[1], ablation.FORMATS[format]))
+    few, many = min(found, default=()), max(found, default=())
+    if len(found) < 2 or many[0] - many[1] <= max(0.1 * many[0], few[0] - few[1]):
+        return ""
+    return (
+        f"Later rungs fill this wait with copies. By the clock `{last}` spends {many[1]:.1f} µs of a layer "
+        f"on products in {many[2]}, though its bytes take {many[0]:.1f}: the others come while it waits. In "
+        f"{few[2]} products take {few[1]:.1f} µs and the bytes {few[0]:.1f}: less to fill a wait with."
     )
 
 
@@ -94,8 +119,20 @@ def _by_model(table: Rows) -> str:
     shown = listed(f"{large.each[name]:.2f} µs in {name}" for name in both)
     return (
         f"{decode.LARGE}: {shown}. A phase reads about {more:.0f} times the bytes, and costs more in each "
-        "format. So part of the cost grows with the bytes: they come slower than the read roof."
+        "format"
+        + (
+            ". So part of the cost grows with the bytes: they come slower than the read roof."
+            if _rises(large)
+            else ", but between its own formats the cost does not follow the bytes: more than one thing adds "
+            "to it."
+        )
     )
+
+
+def _rises(large: Rows) -> bool:
+    """Whether a phase of a model costs the more the more bytes it has."""
+    costs = large.sort_values("mb_phase").each.tolist()
+    return all(a < b for a, b in pairwise(costs))
 
 
 def _unexplained(table: Rows) -> str:

@@ -59,14 +59,18 @@ def waits_drawn(parts: Rows, whose: Lab, traced: Rows) -> None:
     )
 
 
-def longest_wait(one: Rows, whose: Lab, parts: Rows) -> None:
-    """Say which phase waits longest beyond its bytes, and how the time beyond bytes depends on the format."""
+def longest_wait(one: Rows, whose: Lab, parts: Rows, here: Rows) -> None:
+    """Say which phase waits longest beyond its bytes, how much longer a traced token takes, and how the time
+    beyond bytes depends on the format.
+    """
     busy = one[one.phase != "between"]
     most = busy.sort_values("over").iloc[-1]
     total = busy.us.sum() + one[one.phase == "between"].us.sum()
+    bare = here[(here.impl == decode.RUNGS[0]) & (here.format == one.format.iloc[0]) & here.usual].median_us
     display.say(
-        f"Of the {total:,.0f} µs that the tracer saw on the {whose.run.gpu}, {one.roof_us.sum():,.0f} are "
-        "bytes. The longest wait "
+        f"Of the {total:,.0f} µs that the tracer saw on the {whose.run.gpu}"
+        + (f" ({bare.iloc[0]:,.0f} in the ladder, measured without it)" if len(bare) else "")
+        + f", {one.roof_us.sum():,.0f} are bytes. The longest wait "
         f"beyond them is in *{most.phase}*: {most.over:,.0f} µs in {most.launches:.0f} launches. "
         "A phase asks L2 for its input, adds up, hands on; each of these is a latency that no "
         f"bandwidth shortens, and {busy.launches.sum():,.0f} phases do so one after the other."
@@ -82,8 +86,10 @@ def _beyond_bytes(parts: Rows) -> str:
         return ""
     shown = listed(f"{over:,.0f} µs in {ablation.FORMATS[name]}" for name, over in sums.over.items())
     text = f" Beyond their bytes phases take {shown}."
-    if sums.over.max() < 1.2 * sums.over.min():
-        text += " That is nearly the same, so the smaller the weights, the more of a token it is."
-    if sums.over.is_monotonic_increasing:
-        text += " It grows as weights shrink; why was not measured."
+    apart, bytes_apart = (values.max() / values.min() for values in (sums.over, sums.roof_us))
+    if apart < 1.2 < bytes_apart:
+        text += (
+            f" That differs by {apart - 1:.0%} at most, the time of the bytes {bytes_apart:.1f} times: the "
+            "smaller the weights, the more of a token it is."
+        )
     return text

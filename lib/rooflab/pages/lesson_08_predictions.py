@@ -6,11 +6,13 @@ from typing import Any
 
 from rooflab.analysis import ablation
 from rooflab.lab import Lab
+from rooflab.numerics import model_shapes
 from rooflab.pages import NEAR, Rows, held
-from rooflab.studies import decode
+from rooflab.studies import decode, predictions
 from rooflab.view import display
 from rooflab.words import listed
 
+_SAME_LAW = 0.02  # the law is fitted again with each recording of products: it moves by less than that
 _WORKED = "3_persistent"  # the rung whose prediction the page works out
 
 
@@ -36,6 +38,35 @@ def worked_prediction(here: Rows, format: str, lab: Lab) -> None:
             f"output head, take {barriers:,.0f}. Together {mine.predicted_us:,.0f} µs a token: "
             f"{1e6 / mine.predicted_us:,.0f} tok/s."
         )
+
+
+def worked_launches(here: Rows, format: str, lab: Lab) -> None:
+    """Say how the predictions of 1_kernel_per_phase and 2_pdl come about: products by the law, a launch for
+    each layer's attention; launches that overlap. Only where the records still add up to them.
+    """
+    first, second = (_worked(here, format, name) for name in ("1_kernel_per_phase", "2_pdl"))
+    known = predictions.known(lab.spec)
+    if first is None or known is None:
+        return
+    law = predictions.products_us(known, decode.MODEL, first.format, decode.FORMATS[first.format])
+    layers = (first.phases - 1) / 5
+    cache = model_shapes.kv_read_bytes(model_shapes.get(decode.MODEL), decode.PROMPT + decode.STEPS // 2)
+    attention = layers * known.node_us + cache / known.machine.gb_s / 1e3
+    products = first.predicted_us - attention
+    if abs(law / products - 1) > _SAME_LAW:
+        return
+    text = (
+        f"Take `{first.impl}` in {ablation.FORMATS[first.format]}: its products take {products:,.0f} µs by "
+        f"lesson 07's law, and {layers:.0f} launches of attention {attention:,.0f}, the cache's bytes "
+        f"included. Together {first.predicted_us:,.0f} µs a token: {1e6 / first.predicted_us:,.0f} tok/s."
+    )
+    if second is not None and first.predicted_us > second.predicted_us:
+        less = first.predicted_us - second.predicted_us
+        text += (
+            f" In `{second.impl}` each of {first.phases:.0f} launches costs {less / first.phases:.2f} µs "
+            f"less, together {less:,.0f}: {1e6 / second.predicted_us:,.0f} tok/s."
+        )
+    display.say(text)
 
 
 def why_missed(here: Rows, format: str, lab: Lab) -> str:
@@ -66,9 +97,9 @@ def why_missed(here: Rows, format: str, lab: Lab) -> str:
     return text
 
 
-def _worked(here: Rows, format: str) -> Any:
-    """The row of _WORKED in a format, with its phases; None without one that was predicted and measured."""
-    mine = here[(here.impl == _WORKED) & (here.format == format) & here.usual]
+def _worked(here: Rows, format: str, name: str = _WORKED) -> Any:
+    """The row of a rung in a format, with its phases; None without one that was predicted and measured."""
+    mine = here[(here.impl == name) & (here.format == format) & here.usual]
     mine = mine.dropna(subset=["predicted_us", "median_us"])
     if mine.empty:
         return None

@@ -9,6 +9,7 @@ from rooflab.analysis import ablation
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.ops import decoder, decoder_plan, rung_of
+from rooflab.pages.lesson_08_clock import PARTS, Clocks
 from rooflab.studies import decode
 from rooflab.view import diagram, display
 from rooflab.view.diagram import by_block, decode_rungs, svg
@@ -17,40 +18,43 @@ from rooflab.words import listed
 _UNIT = 16  # rows of a matrix that a block of decode_step takes at a time
 
 
-def blocks_over_time(lab: Lab) -> None:
-    """Draw a layer block by block by each rung that was timed so; say where none was."""
-    asked = lab.held("decode", decode.timed(lab.sized), "timeline")
-    found = lab.profile("decode", asked, "timeline") if asked else None
-    if found is None or found.empty:
-        names = ", ".join(f"`{case.impl}`" for case in decode.timed(lab.sized))
-        display.say(f"On the {lab.run.gpu} this is not yet measured of {names}.")
+def blocks_over_time(lab: Lab, clocks: Clocks) -> None:
+    """Draw a layer block by block by the rungs of `decode.timed`, in each format in which they
+    were timed so, and show what the clock says of all; say where none was.
+    """
+    names = list(dict.fromkeys(case.impl for case in decode.timed(lab.sized)))
+    drawn = {key: rows for key, rows in clocks.items() if key[0] in names}
+    if not drawn:
+        listed_names = ", ".join(f"`{name}`" for name in names)
+        display.say(f"On the {lab.run.gpu} this is not yet measured of {listed_names}.")
         return
-    diagram.blocks(found).show()
-    sums = {
-        decode.Decode().case(str(case)).impl: by_block.sums(mine)
-        for case, mine in found.groupby("case", sort=False)
-    }
-    summary, rest, last = "", [each[0] for each in list(sums.values())[:-1]], list(sums)[-1]
-    if rest and sums[last][0] < 0.9 * min(rest):
-        summary = f"**`{last}` spends the least on waits and input.** "
+    diagram.blocks(pd.concat(drawn.values())).show()
+    sums = {key: by_block.sums(rows) for key, rows in clocks.items()}
+    formats = list(dict.fromkeys(format for _, format in clocks))
+    lines, last = [], names[-1]
+    for format in formats:
+        others = [each[0] for (name, its), each in sums.items() if its == format and name != last]
+        lines.append(bool(others) and (last, format) in sums and sums[last, format][0] < 0.9 * min(others))
+    summary = f"**`{last}` spends the least on waits and inputs.** " if lines and all(lines) else ""
     summary += (
         "The marks do not part waits from loads: at a barrier a block waits in the empty stretches, without "
         "barriers in the pale ones. So the table adds up the two, and attention."
     )
     display.say(summary)
-    columns = {
-        "waits": "waits, input, attention",
-        "weights": "weights and products",
-        "ends": "adds up and stores",
-    }
-    table = pd.DataFrame([(name, *each) for name, each in sums.items()], columns=["rung", *columns])
-    caption = f"µs a layer, {lab.run.gpu}, on average over its blocks"
-    display.table(table, {"rung": "rung"} | columns, dict.fromkeys(columns, "{:.1f}"), caption)
-    if notes := _unmarked(found, list(sums)):
+    order = sorted(sums, key=lambda key: (formats.index(key[1]), key[0]))
+    table = pd.DataFrame(
+        [(ablation.FORMATS[key[1]], key[0], sum(sums[key]), *sums[key]) for key in order],
+        columns=["format", "rung", "us", *PARTS],
+    )
+    heads = {"format": "weights", "rung": "rung", "us": "a layer"} | {part: part for part in PARTS}
+    caption = f"µs a layer, {lab.run.gpu}, on average over its blocks; products: with waits for weights; "
+    caption += "stores: with adding up"
+    display.table(table, heads, dict.fromkeys(("us", *PARTS), "{:.1f}"), caption, folded=True)
+    if notes := _unmarked(drawn[next(iter(drawn))], names, next(iter(drawn))[0]):
         display.say(notes)
 
 
-def _unmarked(found: pd.DataFrame, names: list[str]) -> str:
+def _unmarked(first: pd.DataFrame, names: list[str], name: str) -> str:
     """What the drawing's colours do not compare, and which blocks of its first rung have hardly work."""
     lines = []
     own = [f"`{name}`" for name in names if by_block.copies_itself(name)]
@@ -59,31 +63,28 @@ def _unmarked(found: pd.DataFrame, names: list[str]) -> str:
             f"Do not compare orange alone: in {listed(own)} the warp that multiplies also asks for the "
             "copies, and the time for that counts as blue."
         )
-    first = found[found["case"] == found["case"].iloc[0]]
     took = first["down_multiplied_us"] - first["down_ready_us"]
     if idle := int((took < 0.2 * took.median()).sum()):
         lines.append(
-            f"Lines without blue in *down*: {idle} of {len(first)} blocks of `{names[0]}` have hardly a part "
+            f"Lines without blue in *down*: {idle} of {len(first)} blocks of `{name}` have hardly a part "
             "of that product."
         )
     return "\n\n".join(lines)
 
 
-def steps_drawn(lab: Lab) -> None:
-    """Draw two steps that the layer by blocks lacks: a dependent launch, and k divided over blocks."""
-    diagram.dependent_launch().show()
+def divided_drawn(lab: Lab) -> None:
+    """Draw k divided over blocks, where rows alone leave SMs without work."""
     sms, rows = int(lab.run["sms"]), model_shapes.get(decode.MODEL).hidden
     tiles = rows // _UNIT
-    text = "Every kernel begins with its first loads. The picture marks those of kernel 2, which overlap "
-    text += "kernel 1."
-    if tiles < sms:
-        text += f"\n\nThe output product has {rows:,} rows. A block takes {_UNIT} of them at a time, so "
-        text += f"{tiles} blocks have work. `7_split_k` also cuts each row into parts, so that all {sms} "
-        text += "SMs have work."
-    display.say(text)
-    if tiles < sms:
-        parts = [("divided by rows", tiles), ("7_split_k: by k, too", sms)]
-        diagram.dealt(parts, sms, "Blocks with work in the output product").show()
+    if tiles >= sms:
+        return
+    display.say(
+        f"The output product has {rows:,} rows, and so has down. A block takes {_UNIT} of them at a time, so "
+        f"{tiles} blocks have work. `7_split_k` also cuts each row into parts, so that all {sms} SMs "
+        "have work."
+    )
+    slabs = rung_of(decoder.LADDERS["decode_step"], decode.DIVIDED, decode.DIVIDED).defines["OUT_SLABS"]
+    decode_rungs.divided(rows, _UNIT, sms, slabs).show()
 
 
 def phase_end_drawn() -> None:
@@ -93,17 +94,23 @@ def phase_end_drawn() -> None:
     shape, name = engine.spec(decode.MODEL).shape, "5_prefetch_at_barrier"
     decode_rungs.held_back(shape, "fp16").show()
     rung = rung_of(decoder.LADDERS["decode_step"], name, name)
-    words = []
+    words, none = [], []
     for format, head in decode.FORMATS.items():
         macros = decoder_plan.macros_for(rung, shape, format, head, "90", {})
         each, first, stages = (macros[macro] for macro in ("HELD_BACK", "FIRST_HELD", "STAGES"))
-        words.append(
-            f"{each} of {stages} in {ablation.FORMATS[format]}"
-            + (f" (the first warp {first})" if first != each else "")
-        )
+        words.append(f"{each} of {stages} in {ablation.FORMATS[format]}")
+        if not each:
+            only = (
+                f"only the first warp of a block leaves slots empty, {first}"
+                if first
+                else "none is left empty"
+            )
+            none.append(
+                f" In {ablation.FORMATS[format]} {only}: there it hardly differs from `3_persistent`."
+            )
     display.say(
-        f"The picture is FP16's. As built for an H200, a warp of `{name}` leaves so many slots of its ring "
-        f"empty: {listed(words)}."
+        f"How many slots a warp of `{name}` leaves empty was chosen by trial on an H200: "
+        f"{listed(words)}.{''.join(none)}"
     )
 
 

@@ -12,9 +12,10 @@ from rooflab.profile import timeline
 from rooflab.studies import decode
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, SKY, Canvas, Drawing, single
+from rooflab.words import FORMATS
 
-EVERY = 6  # one block of so many is drawn: its neighbours look the same, and the picture is a sixth
-_LINE = 3.5  # height of a block
+EVERY = 12  # one block of so many is drawn: its neighbours look the same, and the picture is a twelfth
+_LINE = 5.5  # height of a block
 # What a block does, its fill, and the words of the key.
 _KINDS = {
     "x": (PALE, "loads its input"),
@@ -99,23 +100,37 @@ def sums(rows: pd.DataFrame) -> tuple[float, float, float]:
 
 
 def blocks(found: pd.DataFrame) -> Drawing:
-    """A layer by each recorded rung, one under the other on one scale of time; a line a block, one
-    of EVERY. `found` is what the instrument "timeline" says of cases; UsageError for none."""
+    """A layer by each recorded rung, one under the other, a frame a format, all on one scale of time; a line
+    a block, one of EVERY. `found` is what the instrument "timeline" says of cases; UsageError for none.
+    """
     if found.empty:
         raise UsageError("A layer is drawn block by block from at least one recorded timeline.")
-    layers = {decode.Decode().case(str(case)).impl: mine for case, mine in found.groupby("case", sort=False)}
-    tables = {name: spans(mine) for name, mine in layers.items()}
-    longest = max(table["end"].max() for table in tables.values())
+    layers: dict[str, dict[str, pd.DataFrame]] = {}
+    for name, mine in found.groupby("case", sort=False):
+        case = decode.Decode().case(str(name))
+        layers.setdefault(FORMATS[str(case.format)], {})[case.impl] = mine
+    longest = max(spans(rows)["end"].max() for each in layers.values() for rows in each.values())
+    drawn = {weights: _frame(each, longest) for weights, each in layers.items()}
+    if len(drawn) == 1:
+        ((weights, (canvas, words)),) = drawn.items()
+        return single(f"One layer of a token, block by block, {weights} weights", words, canvas)
+    says = " ".join(f"{weights} weights: {words}" for weights, (_, words) in drawn.items())
+    frames = [(f"{weights} weights", canvas) for weights, (canvas, _) in drawn.items()]
+    return Drawing("One layer of a token, block by block", says, frames)
+
+
+def _frame(layers: dict[str, pd.DataFrame], longest: float) -> tuple[Canvas, str]:
+    """The layers of a format by the names of their rungs, `longest` us across, and what they show."""
     canvas, left, y, said = Canvas(), 8.0, 0.0, []
     unit = (svg.WIDTH - left - 4) / longest
-    for name, table in tables.items():
-        took, part = table["end"].max(), shares(layers[name])
+    for name, rows in layers.items():
+        table = spans(rows)
+        took, part = table["end"].max(), shares(rows)
         shown = sorted(table["block"].unique(), key=int)[::EVERY]
-        head = f"{name}: {took:.1f} µs a layer"
-        canvas.text(0, y + 12, head, svg.TEXT - 1, bold=True)
+        canvas.text(0, y + 12, f"{name}: {took:.1f} µs a layer", svg.TEXT - 1, bold=True)
         free = 0.0  # where the next label has room
         for phase, words in _PHASES.items():
-            x = max(free, left + layers[name][f"{phase}_begin_us"].median() * unit)
+            x = max(free, left + rows[f"{phase}_begin_us"].median() * unit)
             canvas.text(x, y + 26, words, svg.SMALL - 1)
             free = x + svg.wide(words, svg.SMALL - 1) + 12
         top = y + 30
@@ -126,7 +141,7 @@ def blocks(found: pd.DataFrame) -> Drawing:
                 (left + start * unit, top + shown.index(block) * _LINE, (end - start) * unit)
                 for block, start, end in places
             ]
-            canvas.bars(lines, _LINE - 0.4, fill)
+            canvas.strips(lines, _LINE - 0.4, fill)
         canvas.rect(left, top, took * unit, len(shown) * _LINE, NONE, 0.6)
         y = top + len(shown) * _LINE + 8
         words = ", ".join(f"{words} {part[kind]:.0%}" for kind, (_, words) in _KINDS.items())
@@ -138,17 +153,13 @@ def blocks(found: pd.DataFrame) -> Drawing:
         canvas.rect(x, y, 10, 10, fill)
         canvas.text(x + 14, y + 9, word, svg.SMALL)
         x += 30 + svg.wide(word, svg.SMALL)
-    canvas.text(
-        left,
-        y + 26,
-        f"A line is a block, one of every {EVERY}. Empty: between its marks; it waits there at a barrier.",
-        svg.SMALL,
-    )
+    notes = [
+        f"A line is a block, one of every {EVERY}. Empty: between its marks, such as at a barrier; at the",
+        "left and right edge it is in the layer before or after.",
+    ]
     for name in (name for name in layers if not has_barriers(name)):
         words = f'{name} has no barrier between phases: it waits in "loads its input" and "attends".'
-        canvas.text(left, y + 42, words, svg.SMALL)
-        said.append(words.removesuffix("."))
-    formats = sorted({decode.Decode().case(str(case)).format or "" for case in found["case"]})
-    weights = " and ".join(name.upper() for name in formats)
-    title = f"One layer of a token, block by block, {weights} weights"
-    return single(title, "; ".join(said) + ".", canvas)
+        notes += [words, "Its short gaps are steps without a mark, such as asking L2 for what comes next."]
+    for k, note in enumerate(notes):
+        canvas.text(left, y + 26 + 15 * k, note, svg.SMALL)
+    return canvas, "; ".join(said) + "."

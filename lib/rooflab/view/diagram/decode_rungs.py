@@ -178,12 +178,50 @@ def held_back(shape: Shape, format: str, texts: tuple[str, str] | None = None) -
     canvas.text(
         0,
         y + 2,
-        f"An example (not measured) of one warp and its copies: the last {_SHOWN} chunks (×) of a phase.",
+        f"An example (not measured): a warp multiplies a phase's last {_SHOWN} chunks (×), all in its ring.",
         svg.SMALL,
     )
+    aim = (
+        "A copy brings the next phase's weights into the slot that an × freed. Ordering it holds the warp up."
+    )
+    canvas.text(0, y + 16, aim, svg.SMALL)
     note = f"5_prefetch_at_barrier leaves {counted(held, 'slot')} of a warp empty until it has arrived."
-    canvas.text(0, y + 17, note, svg.SMALL)
+    canvas.text(0, y + 30, note, svg.SMALL)
     return single("What memory does at a phase's end", f"An example. {'; '.join(said)}. {note}", canvas)
+
+
+def divided(rows: int, each: int, sms: int, slabs: int) -> Drawing:
+    """A matrix of `rows` of which a block takes `each`, and the same cut along k into `slabs`, too; beneath,
+    a square an SM, filled where it has work.
+    """
+    canvas, wide, tall, across, cell = Canvas(), 264.0, 66.0, 22, 12.0
+    ways = [(f"cut by rows: {rows // each} blocks", 1, min(rows // each, sms))]
+    ways += [(f"7_split_k, by k, too: {sms} blocks", slabs, sms)]
+    for place, (words, cuts, busy) in enumerate(ways):
+        x = 300.0 * place
+        canvas.text(x, 12, words, bold=True)
+        canvas.rect(x, 20, wide, tall, SKY)
+        canvas.line([(x, 20 + tall / 2), (x + wide, 20 + tall / 2)], 0.8)
+        for k in range(1, cuts):
+            canvas.line([(x + wide * k / cuts, 20), (x + wide * k / cuts, 20 + tall)], 0.8)
+        for k in range(2 * cuts):
+            at = (x + wide * (k % cuts + 0.5) / cuts, 20 + tall * (k // cuts + 0.5) / 2 + 4)
+            part = f", part {k % cuts + 1} of k" if cuts > 1 else ""
+            canvas.text(*at, f"{each} rows{part}", svg.SMALL, "middle", svg.on(SKY))
+        top = 20 + tall + 26
+        canvas.text(x, top - 6, f"the {sms} SMs:", svg.SMALL)
+        places = [(x + i % across * cell, top + i // across * cell, cell - 2) for i in range(sms)]
+        canvas.strips(places[:busy], cell - 2, BLUE)
+        canvas.strips(places[busy:], cell - 2, PALE)
+    y = canvas.height + 18
+    canvas.text(
+        0,
+        y,
+        f"Two of the {rows // each} pieces of {each} rows are drawn. Pale: an SM without work.",
+        svg.SMALL,
+    )
+    says = f"{rows} rows, {each} a block: {ways[0][2]} of {sms} SMs have work; cut along k, too, all."
+    return single("Who has work in the output product", says, canvas)
 
 
 def heads_a_load(shape: Shape, text: str | None = None) -> Drawing:

@@ -66,9 +66,9 @@ def ways(lab: Any, format: str = "fp16") -> list[Way]:
         bytes_ = ablation.phase_bytes(decode.MODEL, format, decode.FORMATS[format], decode.PROMPT)
         roof = lab.roof["dram_read"].value
         last = head or bytes_["head"] / roof / 1e3
-        us, known, bound = (float(row["median_us"]) - last) / layers, "traced", 0.0
+        us, known = (float(row["median_us"]) - last) / layers, "traced"
+        bound = sum(value for phase, value in bytes_.items() if phase != "head") / layers / roof / 1e3
         if not spans:
-            bound = sum(value for phase, value in bytes_.items() if phase != "head") / layers / roof / 1e3
             spans = _clocked(lab, row)
             known = "clocked" if spans else ""
         found.append(Way(name, us, within(spans, us), known, bound))
@@ -101,14 +101,16 @@ def _kind(phase: str) -> str:
     return "other" if phase == "attention" else "weights"
 
 
-def _traced(lab: Any) -> list[Way]:
-    """The library's layer, eager and in a graph, launch by launch."""
+def library_launches(lab: Any) -> dict[str, tuple[pd.DataFrame, float, float]]:
+    """The launches of the library's layer, eager and in a graph, as they were traced, with the layer's start
+    and end.
+    """
     cases = [case for case in attribution.decode() if case.seq == decode.PROMPT]
-    found: list[Way] = []
+    found: dict[str, tuple[pd.DataFrame, float, float]] = {}
     for tool in ("cupti", "nsys"):
         for case in cases:
             name = case.impl.removeprefix("transformers.")
-            if name not in ("eager", "graph") or name in [way.name for way in found]:
+            if name not in ("eager", "graph") or name in found:
                 continue
             try:
                 profile = named(lab.profile("attribution", [case], tool))
@@ -116,13 +118,21 @@ def _traced(lab: Any) -> list[Way]:
                 start, end = time_breakdown.one_layer(launches, _LAYER)
             except (MissingRecording, IndexError, KeyError):
                 continue
-            mine = launches[(launches["start_us"] >= start) & (launches["start_us"] < end)]
-            kinds = ["weights" if part in parts.WEIGHTS else "other" for part in mine["part"]]
-            spans = [
-                Span("", float(at) - start, float(us), kind)
-                for at, us, kind in zip(mine["start_us"], mine["us"], kinds, strict=True)
-            ]
-            found.append(Way(name, end - start, spans))
+            within_it = (launches["start_us"] >= start) & (launches["start_us"] < end)
+            found[name] = launches[within_it], start, end
+    return found
+
+
+def _traced(lab: Any) -> list[Way]:
+    """The library's layer, eager and in a graph, launch by launch."""
+    found: list[Way] = []
+    for name, (mine, start, end) in library_launches(lab).items():
+        kinds = ["weights" if part in parts.WEIGHTS else "other" for part in mine["part"]]
+        spans = [
+            Span("", float(at) - start, float(us), kind)
+            for at, us, kind in zip(mine["start_us"], mine["us"], kinds, strict=True)
+        ]
+        found.append(Way(name, end - start, spans))
     return sorted(found, key=lambda way: -way.us)
 
 
@@ -174,10 +184,11 @@ def layer(found: list[Way], weights: str = "FP16") -> Drawing:
 
 def _in_words(way: Way) -> str:
     busy = sum(span.us for span in way.spans) / way.us
-    roof = f"; its bytes at the read roof ask for {way.bytes_us / way.us:.0%} of it"
+    share = way.bytes_us / way.us
+    roof = f"; its bytes at the read roof ask for {share:.0%} of it" if way.bytes_us else ""
     if way.known == "clocked":
         return f"{busy:.0%} of it in {len(way.spans)} phases of one kernel, by its clock{roof}"
-    return f"{busy:.0%} of it in {len(way.spans)} kernels" if way.spans else f"not taken apart{roof}"
+    return (f"{busy:.0%} of it in {len(way.spans)} kernels" if way.spans else "not taken apart") + roof
 
 
 def _rows(found: list[Way], scale: float) -> Canvas:
@@ -208,7 +219,7 @@ def _rows(found: list[Way], scale: float) -> Canvas:
         canvas.rect(left, y, way.us * unit, tall, NONE, 0.8)
         y += 40
     kinds, x = {span.kind for way in found for span in way.spans}, 0.0
-    words = {"weights": "a product with weights", "other": "other work"}
+    words = {"weights": "a product and its waits", "other": "other work"}
     key = [(fills[kind], words[kind]) for kind in fills if kind in kinds] + [(NONE, "the rest")]
     if any(way.bytes_us for way in found):
         key.append((GREY, "how long its bytes take at the roof"))

@@ -1,0 +1,139 @@
+"""What the clock inside the kernel says in lesson 08: where the time goes of rungs that win and lose."""
+
+from __future__ import annotations
+
+from rooflab.analysis import ablation
+from rooflab.hardware import crossover
+from rooflab.lab import Lab
+from rooflab.pages import Rows
+from rooflab.studies import decode, decode_checks
+from rooflab.view import display
+from rooflab.view.diagram import by_block
+from rooflab.words import listed
+
+Clocks = dict[tuple[str, str], Rows]  # a layer's rows by rung and format
+
+# What by_block.sums adds up: waits, inputs, attention; products, waits for weights; adding up and storing.
+PARTS = ("waits and inputs", "products", "stores")
+_LITTLE = 0.05  # of a layer: less than that of products is little to shorten
+
+
+def taken(lab: Lab) -> Clocks:
+    """The recorded layers by rung and format; none where no kernel wrote down its times."""
+    asked = [*decode.timed(lab.sized), *decode_checks.timed_beside(lab.sized)]
+    held = lab.held("decode", list({case.id: case for case in asked}.values()), "timeline")
+    found = lab.profile("decode", held, "timeline") if held else None
+    if found is None or found.empty:
+        return {}
+    study = decode.Decode()
+    cases = {study.case(str(name)): mine for name, mine in found.groupby("case", sort=False)}
+    return {(case.impl, str(case.format)): mine for case, mine in cases.items()}
+
+
+def loss(clocks: Clocks, name: str, below: str, format: str) -> str:
+    """In which part of a layer a step that loses is slower than the one it builds on; empty where one of the
+    two was not clocked.
+    """
+    if (name, format) not in clocks or (below, format) not in clocks:
+        return ""
+    before, after = (by_block.sums(clocks[rung, format]) for rung in (below, name))
+    text = f"In {ablation.FORMATS[format]} a layer takes {sum(after):.1f} µs by the clock inside the kernel, "
+    text += f"{sum(before):.1f} in `{below}`"
+    if sum(after) <= sum(before):
+        return text + ": the one layer that was clocked does not show the loss. Its cause is open."
+    text += f": {_changes(before, after)}."
+    if after[1] - before[1] < 0.5 * (sum(after) - sum(before)):
+        return text
+    waited = [_starved(clocks[rung, format]) for rung in (below, name)]
+    if (more := waited[1] - waited[0]) < 0.5 * (after[1] - before[1]):
+        less = f"{more:.1f} µs of that" if more >= 0.05 else "none of it"
+        return (
+            text
+            + f" Waiting for weights is {less}: most weights are there, but warps take longer to "
+            + ("order copies and to multiply." if by_block.copies_itself(name) else "multiply.")
+        )
+    return text + f" Waiting for weights is {more:.1f} µs of that."
+
+
+def ring(clocks: Clocks, name: str, below: str) -> str:
+    """What a ring that other warps fill shortens in each format in which it and the step before were clocked;
+    empty where there is none.
+    """
+    formats = [f for f in ablation.FORMATS if (name, f) in clocks and (below, f) in clocks]
+    lines, wins, flat = [], [], []
+    for format in formats:
+        before, after = (by_block.sums(clocks[rung, format]) for rung in (below, name))
+        rest = sum(before) - before[1], sum(after) - after[1]
+        word = ablation.FORMATS[format]
+        lines.append(
+            f"- {word}: products {after[1]:.1f} ({before[1]:.1f}), all else {rest[1]:.1f} ({rest[0]:.1f})"
+        )
+        if before[1] - after[1] > _LITTLE * sum(before):
+            wins.append(word)
+        elif rest[1] > rest[0]:
+            flat.append(word)
+    if not lines:
+        return ""
+    text = f"A layer by the clock inside the kernel (drawn below), in µs, `{name}` (`{below}`):\n\n"
+    text += "\n".join(lines) + "\n\n"
+    said = [f"In {listed(wins)} its ring shortens the products."] if wins else []
+    said += (
+        [f"In {listed(flat)} it saves hardly anything of them, and the rest takes longer."] if flat else []
+    )
+    text += " ".join(said)
+    return text
+
+
+def saved(clocks: Clocks, name: str, climbs: dict[str, Rows]) -> str:
+    """What the steps from the last clocked one before `name` up to it save of a layer, by format; empty where
+    none was clocked.
+    """
+    lines = []
+    for format, climb in climbs.items():
+        below = dict(zip(climb.impl, climb.below, strict=True)) if len(climb) else {}
+        at = below.get(name, "")
+        while at and (at, format) not in clocks:
+            at = below.get(at, "")
+        if not at or (name, format) not in clocks:
+            continue
+        before, after = (by_block.sums(clocks[rung, format]) for rung in (at, name))
+        lines.append(
+            f"- {ablation.FORMATS[format]}: a layer takes {sum(after):.1f} µs, {sum(before):.1f} in `{at}`: "
+            f"{_changes(before, after)}. {after[0]:.1f} µs of waits and inputs are left."
+        )
+    if not lines:
+        return ""
+    head = f"By the clock inside the kernel, `{name}` beside the last rung on its way that was clocked:"
+    return f"{head}\n\n" + "\n".join(lines)
+
+
+def disagreements(clocks: Clocks, climbs: dict[str, Rows]) -> None:
+    """Name the rungs of which the clock and the ladder say the opposite, beside the step before."""
+    words = []
+    for format, climb in climbs.items():
+        for row in climb.itertuples():
+            if (row.impl, format) not in clocks or (row.below, format) not in clocks:
+                continue
+            before, after = (sum(by_block.sums(clocks[rung, format])) for rung in (row.below, row.impl))
+            if (after < before and row.gain < 1 / crossover.LEVEL) or (
+                after > before and row.gain > crossover.LEVEL
+            ):
+                words.append(
+                    f"`{row.impl}` in {ablation.FORMATS[format]} ({after:.1f} µs a layer, {before:.1f} in "
+                    f"`{row.below}`, but {row.gain:.2f} times its speed)"
+                )
+    if words:
+        display.say(f"Clock and ladder disagree on {listed(words)}; why is open.")
+
+
+def _changes(before: tuple[float, ...], after: tuple[float, ...]) -> str:
+    """By how many us each part of a layer is longer or shorter, the largest change first."""
+    parts = [(new - old, part) for old, new, part in zip(before, after, PARTS, strict=True)]
+    parts.sort(key=lambda each: -abs(each[0]))
+    return listed(f"{abs(us):.1f} {'more' if us > 0 else 'less'} for {part}" for us, part in parts)
+
+
+def _starved(rows: Rows) -> float:
+    """The us of a layer in which a block waits for weights, on average."""
+    table = by_block.spans(rows)
+    return float(by_block.shares(rows)["starved"] * (table["end"].max() - table["start"].min()))

@@ -177,31 +177,35 @@ def test_a_share_of_a_peak_is_worked_out_for_ways_below_a_peak_alone(law, rows, 
     compared = perf_model.compared(rows[rows["clock"] == "graph"], machine, fit)
     low, far, short = lesson_07b_misses.below_the_peak(compared, fit)
     assert {"Q8_0 dp4a", "Q8_0 int8 large tiles"} <= set(low) and far / 2 < short < far
-    told, drawn = [], []
+    told, tables = [], []
     monkeypatch.setattr(lesson_07b_misses.display, "say", told.append)
-    monkeypatch.setattr(lesson_07b_tuned.plot, "show", lambda fig, caption: drawn.append((fig, caption)))
+    monkeypatch.setattr(lesson_07b_tuned.display, "table", lambda *given: tables.append((given[0], given[3])))
     lesson_07b.peak_worked(compared, machine, fit)
     lesson_07b.share_worked(compared, machine, fit)
-    lesson_07b.shares_drawn(compared, fit, "GPU")
+    lesson_07b.numbers(compared, fit)
     mine = compared[(compared["label"] == low[0]) & (compared["by"] == "compute")]
     top = mine[(mine["n"] == 8192) & (mine["k"] == 8192)].sort_values("batch").iloc[-1]
     assert f"{top['batch']:,} tokens" in told[0] and f"{top['median_us']:,.2f}" in told[1]
     assert "times as long" in told[0] and len(told) == 2
     assert f"2 × {fit.launch_us:.2f})" in told[1], "the same fixed time as in the product's time"
-    words = [text.get_text() for text in drawn[0][0].axes[0].texts]
-    shares = lesson_07b_misses.peak_shares(compared, fit)["share"]
-    assert words.count("not told") == (shares >= 1).sum() > 0 and "Hatched" in drawn[0][1]
+    table, caption = tables[0]
+    untold = sum(own.share >= 1 for own in fit.own.values())
+    assert len(table) == len(fit.own) and table["rows"].sum() == len(compared)
+    assert (table["share"] == "could not be determined").sum() == untold > 0 and "determined" in caption
+    large = table.set_index("way").loc["Q8_0 int8 large tiles"]
+    own = fit.own["q8_0", "mmq"]
+    assert (large["fixed"], large["share"]) == (f"{own.launch_us:.2f}", f"{own.share:.0%}")
     told.clear()
     whole = replace(fit, own={key: own._replace(share=1.0) for key, own in fit.own.items()})
     assert lesson_07b_misses.below_the_peak(compared, whole) == ([], far, 0)
     lesson_07b.peak_worked(compared, machine, whole)
     lesson_07b.share_worked(compared, machine, whole)
     assert len(told) == 1 and told[0].startswith("No way is so far below")
-    lesson_07b.shares_drawn(compared, whole, "GPU")
-    assert "from 100%" in drawn[1][1]
+    lesson_07b.numbers(compared, whole)
+    assert set(tables[1][0]["share"]) == {"could not be determined"} and "*" not in tables[1][1]
     half = replace(fit, own={key: own._replace(share=0.5) for key, own in fit.own.items()})
-    lesson_07b.shares_drawn(compared, half, "GPU")
-    assert "Hatched" not in drawn[2][1]
+    lesson_07b.numbers(compared, half)
+    assert "determined" not in tables[2][1] and "50% *" in set(tables[2][0]["share"])
 
 
 def test_each_cause_of_a_failure_has_a_row_and_each_way_its_counts(law, rows, monkeypatch):
@@ -214,7 +218,7 @@ def test_each_cause_of_a_failure_has_a_row_and_each_way_its_counts(law, rows, mo
     monkeypatch.setattr(lesson_07b_misses.diagram, "dealt", lambda *given: _Shown())
     lesson_07b.causes(compared, machine, fit)
     _, far, short = lesson_07b_misses.below_the_peak(compared, fit)
-    rest = int(re.search(r"; (\d+) of them share no cause", told[0])[1])
+    rest = int(re.search(r"a cause below, (\d+) none", told[0])[1])
     table = tables[0].set_index("a")
     assert f"{far} of {len(compared):,} products" in told[0] and table["rows"].sum() + rest == far
     assert len(table) == 4 and table.loc["far below the peak", "rows"] == short

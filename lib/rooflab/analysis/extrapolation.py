@@ -173,6 +173,8 @@ def because(slow: str, fast: str, n: int, k: int, batch: int, times: float, ther
     ways = named[slow], named[fast]
     mine, theirs = (perf_model.us(each, n, k, batch, there, fit) for each in ways)
     if not 1 / NEAR <= mine / theirs / times <= NEAR:
+        if mine < theirs:
+            return f"has it {theirs / mine:.1f} times as fast: does not explain it"
         return f"{mine / theirs:.1f} times: does not explain it"
     own = [fit.own.get((each.format, each.name), Own(fit.launch_us, 1.0)) for each in ways]
     fixed = [perf_model.launched(w, batch) * o.launch_us for w, o in zip(ways, own, strict=True)]

@@ -63,7 +63,9 @@ STRATEGIES = (
     Strategy(
         "q8_0", "mmq", "int8_scaled", "quantise x, then int8 tensor cores, large tiles", 2, tile=(128, 64)
     ),
-    Strategy("q8_0", "mmq_blocks", "int8_scaled", "the same from the file's own blocks", 2, tile=(64, 128)),
+    Strategy(
+        "q8_0", "mmq_blocks", "int8_scaled", "the same, weights in the file's own order", 2, tile=(64, 128)
+    ),
     # Each of its four warpgroups scales 64 tokens of the tile, and scaling is what takes the time.
     Strategy(
         *("q8_0", "mmq_wgmma", "int8_scaled", "quantise x, then Hopper's int8 products", 2),
@@ -73,7 +75,7 @@ STRATEGIES = (
     Strategy(
         "q8_0", "mmq_fp16_wgmma", "fp16_tensor", "weights become FP16 inside the kernel", tile=(128, 64)
     ),
-    Strategy("q8_0", "mmq_tiles", "fp16_tensor", "the same from weights in tile order", tile=(128, 64)),
+    Strategy("q8_0", "mmq_tiles", "fp16_tensor", "the same, weights stored in tile order", tile=(128, 64)),
     Strategy("q8_0", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
 )
 FORMATS = tuple(dict.fromkeys(each.format for each in STRATEGIES))

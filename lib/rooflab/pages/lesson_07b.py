@@ -32,7 +32,7 @@ from rooflab.pages.lesson_07b_misses import peak_worked as peak_worked
 from rooflab.pages.lesson_07b_misses import share_worked as share_worked
 from rooflab.pages.lesson_07b_tuned import errors_by_way as errors_by_way
 from rooflab.pages.lesson_07b_tuned import left as left
-from rooflab.pages.lesson_07b_tuned import shares_drawn as shares_drawn
+from rooflab.pages.lesson_07b_tuned import numbers as numbers
 from rooflab.pages.lesson_07b_tuned import within_bounds as within_bounds
 from rooflab.pages.lesson_07b_worked import by_bytes as by_bytes
 from rooflab.pages.lesson_07b_worked import in_tiles as in_tiles
@@ -54,13 +54,12 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any, rows: Rows) -> Opening:
     near = 100 * (compared[["one_off", "own_off"]].abs() <= 25).mean()
     unseen = laptop_known(here, spec, fit)[2]
     worst = unseen.off.abs().max()
-    right, kinds = judged_races(rows, here, fit)
-    answer = _which(*order_told(right, kinds))
-    answer += (
-        f"With one number fitted, {fit.launch_us:.1f} µs of fixed time, it puts {near['one_off']:.0f}% of "
-        f"{fit.rows:,} products on the {gpu} within 25% of their measured time; with two for each of "
-        f"{counted(len(fit.own), 'kernel')} or pairs of kernels, {near['own_off']:.0f}%. Of a laptop that it "
-        f"has not seen it predicts {counted(len(unseen), 'kernel')} at one token, the worst {worst:.1f}% off."
+    word, which = _which(*order_told(*judged_races(rows, here, fit)))
+    answer = (
+        f"{word}he plain law, one fitted number, puts {near['one_off']:.0f}% of {fit.rows:,} products on the "
+        f"{gpu} within 25% of their measured time; the tuned law, two numbers a kernel, "
+        f"{near['own_off']:.0f}%. {which}Of a laptop that it was not fitted to the plain law predicts "
+        f"{counted(len(unseen), 'kernel')} at one token, the worst {worst:.1f}% off."
     )
     able = (
         "estimate a product's time at one token from its bytes and a GPU's bandwidth",
@@ -70,17 +69,17 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any, rows: Rows) -> Opening:
     return answer, able, _both_laws(compared, fit, gpu, near)
 
 
-def _which(stay: Rows, cross: Rows) -> str:
-    """Whether the law tells which of two kernels is faster, in a sentence; "" where no pair was judged."""
+def _which(stay: Rows, cross: Rows) -> tuple[str, str]:
+    """What the tuned law is good for, as the answer's beginning; and of how many pairs of kernels it tells
+    the faster, in a sentence: "" where no pair was judged.
+    """
     told = pd.concat([stay, cross]).astype(bool)
     if told.empty:
-        return ""
-    word = "Yes" if told.all() else "Roughly" if told.mean() >= 0.5 else "Hardly"
-    parts = [f"which of two kernels stays ahead for {stay.sum()} of {len(stay)} pairs"] if len(stay) else []
-    only = "only " if len(cross) and cross.mean() < 0.5 else ""
-    parts += [f"where two change places for {only}{cross.sum()} of {len(cross)}"] if len(cross) else []
-    join = ", but " if len(parts) == 2 and cross.mean() < 0.5 <= stay.mean() else " and "
-    return f"{word}: fitted to their own times, it tells {join.join(parts)}. "
+        return "T", ""
+    parts = [f"the winner in {stay.sum()} of {len(stay)} pairs in which one stays ahead"] if len(stay) else []
+    parts += [f"the crossing in {cross.sum()} of {len(cross)} that change places"] if len(cross) else []
+    word = "Yes, of the kernels it was fitted to: t" if told.all() else "An estimate, not a choice: t"
+    return word, f"Of the kernels it was fitted to, the tuned law tells {listed(parts)}. "
 
 
 def _both_laws(compared: Rows, fit: Any, gpu: str, near: Rows) -> tuple[Any, str]:
@@ -115,7 +114,7 @@ def _both_laws(compared: Rows, fit: Any, gpu: str, near: Rows) -> tuple[Any, str
     axes[0].text(0.98, 0.04, "the law's time is too short", **corner)
     caption = (
         f"{title}, {len(compared):,} products on {gpu}. Grey band: within 25%. Above it the law's time is "
-        "too long, below it too short."
+        "too long, below it too short. Colours mean the same in both panels."
     )
     return fig, caption
 
@@ -129,23 +128,9 @@ def fitted(timed: Rows, here: Any, gpu: str, lab: Lab) -> tuple[Any, Rows]:
         f"**{fit.launch_us:.1f} µs** of fixed time a kernel, with {here.gb_s:,.0f} GB/s, "
         f"{here.peaks['fp16_tensor']:,.0f} TFLOP/s in FP16 and "
         f"{here.peak('int8_scaled'):,.0f} TOP/s in int8. It is a compromise between all products: the "
-        f"shortest takes {timed.median_us.min():.1f} µs in all.{_scaling(here)}"
+        f"shortest takes {timed.median_us.min():.1f} µs in all."
     )
     return fit, compared
-
-
-def _scaling(here: Any) -> str:
-    """What holds the rate of int8 products below their unit's peak."""
-    peak = here.peaks["int8_tensor"]
-    slower = here.peak("int8_scaled") < peak
-    return (
-        " Why int8 has that peak: Q8_0 weights share a scale in blocks of 32, so after every 32 products "
-        "of a sum (64 operations) FP32 lanes spend two instructions. The lanes execute "
-        f"{here.peaks['fp32']:.1f} ÷ 2 = {here.peaks['fp32'] / 2:.1f} T multiply-adds a second; ÷ 2 × 64 are "
-        f"{here.peak('int8_scaled'):,.0f} TOP/s. The lanes limit it, not the int8 unit's {peak:,.0f}."
-        if slower
-        else ""
-    )
 
 
 def under_roofs(timed: Rows, n: int, k: int, here: Any, gpu: str, rows: Rows) -> None:
@@ -210,10 +195,12 @@ def explore(here: Any, fit: Any, spec: Any) -> tuple[Any, Rows]:
     return drawn, every
 
 
-def gain_by_gpu(every: Rows, fit: Any) -> Rows:
-    """Draw what INT4 is predicted to gain at one token on every GPU, the slowest memory first; the table,
-    folded.
+def gain_by_gpu(every: Rows, fit: Any, timed: Rows, spec: Any) -> Rows:
+    """Say what the map has for the GPU that was measured; draw what INT4 is predicted to gain at one token on
+    every GPU, the slowest memory first, with what was measured; the table, folded.
     """
+    if text := _map_measured(every, timed, spec):
+        display.say(text)
     one = every[(every["format"] == "int4_g128") & (every.matrix == _CASE)]
     gain = one.pivot(index="gpu", columns="batch", values="x")
     ahead = [max([b for b in gain.columns if gain.loc[g, b] > 1] or [0]) for g in gain.index]
@@ -226,9 +213,21 @@ def gain_by_gpu(every: Rows, fit: Any) -> Rows:
     names = [f"{row.gpu.removeprefix('GeForce ')}, {row.gb_s:,.0f} GB/s" for row in by_rate.itertuples()]
     plot.bars(ax, names, by_rate.one, "×")
     ends = f"from {by_rate.one.iloc[0]:.1f} to {by_rate.one.iloc[-1]:.1f} times as fast"
+    seen = _gain_measured(timed)
+    if seen and spec.name in set(by_rate.gpu):
+        ax.plot(
+            [seen],
+            [list(by_rate.gpu).index(spec.name)],
+            "D",
+            color=plot.COLOURS[1],
+            markeredgecolor="black",
+            markersize=6,
+            zorder=5,
+        )
+        ends += f"; diamond: measured, {seen:.2f}"
     plot.show(fig, f"{title}, 8,960 × 1,536, GPUs by their memory's datasheet rate: {ends}.")
     heads = {"gpu": "GPU", "gb_s": "datasheet, GB/s", "one": "× at 1 token", "many": "× at 64"}
-    heads |= {"ahead": "ahead up to, of the map's numbers of tokens"}
+    heads |= {"ahead": "INT4 ahead up to, tokens"}
     forms = {"gb_s": "{:,.0f}", "one": "{:.1f}", "many": "{:.1f}"}
     parts: list[Any] = [(mapped.sort_values("gb_s"), heads, forms)]
     if text := _more_at_many(mapped, every, fit):
@@ -285,6 +284,13 @@ def _not_in_order(mapped: Rows, every: Rows) -> str:
     )
 
 
+def _gain_measured(timed: Rows) -> float | None:
+    """How many times as fast INT4's fastest way is as FP16's at one token, as measured."""
+    mine = timed[(timed.n == _DRAWN[0]) & (timed.k == _DRAWN[1]) & (timed.batch == 1)]
+    best = mine.groupby("format").median_us.min()
+    return best["fp16"] / best["int4_g128"] if {"fp16", "int4_g128"} <= set(best.index) else None
+
+
 def _map_measured(every: Rows, timed: Rows, spec: Any) -> str:
     """What the map has for the GPU that was measured, beside the measurement."""
     n, k = _DRAWN
@@ -297,9 +303,9 @@ def _map_measured(every: Rows, timed: Rows, spec: Any) -> str:
     names = {f: strategies.label(f, law.way[f]) for f in ("fp16", "int4_g128")}
     full, small = best.loc["fp16"], best.loc["int4_g128"]
     text = (
-        f"On the {spec.name} the law has {law.x['int4_g128']:.2f} times, by {names['int4_g128']} over "
-        f"{names['fp16']}. Measured: {full.median_us / small.median_us:.2f} times, {small.label} over "
-        f"{full.label}"
+        f"**Tested on the {spec.name} alone:** the law has {law.x['int4_g128']:.2f} times, by "
+        f"{names['int4_g128']} over {names['fp16']}. Measured: "
+        f"{full.median_us / small.median_us:.2f} times, {small.label} over {full.label}"
     )
     cublas = one[one.impl == "cublas"].median_us
     if full.impl != "cublas" and len(cublas):
@@ -330,10 +336,8 @@ def _kink(every: Rows, spec: Any) -> str:
     return ""
 
 
-def gain_explained(mapped: Rows, kernels: Rows, every: Rows, timed: Rows, spec: Any) -> None:
-    """Say how INT4's gain depends on the GPU, what the laptop's published kernels have, and what the GPU that
-    was measured has.
-    """
+def gain_explained(mapped: Rows, kernels: Rows, every: Rows, spec: Any) -> None:
+    """Say how INT4's gain depends on the GPU, and what the laptop's published kernels have."""
     slow, fast = mapped.sort_values("gb_s").iloc[0], mapped.sort_values("gb_s").iloc[-1]
     display.say(
         f"At one token INT4 is predicted to be {slow.one:.1f} times as fast as FP16 on the {slow.gpu} and "
@@ -345,9 +349,8 @@ def gain_explained(mapped: Rows, kernels: Rows, every: Rows, timed: Rows, spec: 
         )
         + _not_in_order(mapped, every)
         + _published_gain(kernels)
+        + _kink(every, spec)
     )
-    if text := _map_measured(every, timed, spec) + _kink(every, spec):
-        display.say(text.strip())
 
 
 def takeaway(fit: Any, within: dict[Any, Any], kernels: Rows, cross: Rows) -> None:

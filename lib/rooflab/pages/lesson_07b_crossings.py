@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from rooflab.hardware import perf_model
 from rooflab.pages import Rows
 from rooflab.studies import regimes
 from rooflab.view import display, plot
-from rooflab.words import counted
+from rooflab.words import counted, listed
 
 _MEASURED = "#F0E442"  # the shade of where two cross as measured
 
@@ -28,19 +29,30 @@ def _races(rows: Rows, here: Any, fit: Any, n: int, k: int) -> tuple[Rows, list[
     return seen, pairs, guesses, told
 
 
-def judged_races(rows: Rows, here: Any, fit: Any) -> tuple[list[Any], list[Any]]:
-    """Of the races on the source's matrices which crossovers are right, and which kind each is."""
+def judged_races(rows: Rows, here: Any, fit: Any, apart: bool = False) -> tuple[list[Any], list[Any]]:
+    """Of the races on the source's matrices which crossovers are right, and which kind each is; with `apart`
+    each matrix by a fit to the others.
+    """
     right, kinds = [], []
+    timed = rows[rows.clock == "graph"]
     for n, k in regimes.SOURCE:
-        seen, pairs, _, told = _races(rows, here, fit, n, k)
+        others = timed[(timed.n != n) | (timed.k != k)]
+        if apart and others.empty:
+            continue
+        mine = perf_model.fit(others, here) if apart else fit
+        seen, pairs, _, told = _races(rows, here, mine, n, k)
         right += told
         kinds += [seen.loc[p.names].kind for p in pairs]
     return right, kinds
 
 
 def crossovers(rows: Rows, here: Any, fit: Any) -> Rows:
-    """Say how many orders and crossovers the tuned law tells; whether it is right on those that cross."""
-    return crossovers_right(*judged_races(rows, here, fit))
+    """Say how many orders and crossovers the tuned law tells, also fitted to the other matrices alone, and
+    the plain law; whether the tuned law is right on those that cross.
+    """
+    others = {"Fitted without the matrix": judged_races(rows, here, fit, apart=True)}
+    others["The plain law"] = judged_races(rows, here, replace(fit, own={}))
+    return crossovers_right(*judged_races(rows, here, fit), others)
 
 
 def every_pair(rows: Rows, here: Any, fit: Any) -> None:
@@ -70,14 +82,19 @@ def order_told(right: list[Any], kinds: list[Any]) -> tuple[Rows, Rows]:
     return stay, cross
 
 
-def crossovers_right(right: list[Any], kinds: list[Any]) -> Rows:
-    """Say how many crossovers are predicted; those of pairs that cross."""
+def crossovers_right(
+    right: list[Any], kinds: list[Any], others: dict[str, tuple[list[Any], list[Any]]] | None = None
+) -> Rows:
+    """Say how many crossovers are predicted, and how many by `others`; those of pairs that cross."""
     one, cross = order_told(right, kinds)
     stays = f"on {one.sum()} of {len(one)} pairs in which one way stays ahead" if len(one) else ""
     turns = f"on {cross.sum()} of {len(cross)} that cross" if len(cross) else ""
     parts = " and ".join(filter(None, (stays, turns)))
     left = right.count(None)
     rest = f" {left} are level or have no order, and are not judged." if left else ""
+    for name, judged in (others or {}).items():
+        told = [f"{each.sum()} of {len(each)}" for each in order_told(*judged) if len(each)]
+        rest += f" {name}: {listed(told)}."
     display.say(
         f"**The tuned law is right {parts}.**{rest}"
         if parts
@@ -108,13 +125,33 @@ def crossing_drawn(rows: Rows, here: Any, fit: Any) -> None:
     offs = [f"{100 * (b / a - 1):+.0f}".replace("-", "−") for a, b in zip(us, law, strict=True)]
     text = (
         f"At {counted(tokens, 'token')} the two take {us[0]:.2f} and {us[1]:.2f} µs, "
-        f"{abs(us[1] / us[0] - 1):.0%} apart; the law has {law[0]:.2f} ({offs[0]}%) and {law[1]:.2f} "
+        f"{abs(us[1] / us[0] - 1):.1%} apart; the law has {law[0]:.2f} ({offs[0]}%) and {law[1]:.2f} "
         f"({offs[1]}%)."
     )
     if not right:
         text = f"**Why a crossover is harder than a time.** {text} Where two curves lie so close together, "
         text += "errors of this size move their crossing far."
+        far = max((0, 1), key=lambda place: abs(law[place] / us[place] - 1))
+        text += _shape(pair[far], pair.names[far], mine[far], shape, tokens, here, fit)
     display.say(text)
+
+
+def _shape(way: Any, name: str, mine: Rows, shape: Any, tokens: int, here: Any, fit: Any) -> str:
+    """How a way's time grows to some tokens, measured and by the law, and by how many variants of its
+    kernel.
+    """
+    held = mine[mine.batch <= tokens].sort_values("batch")
+    ends = [int(held.batch.iloc[0]), tokens]
+    grown = held.median_us.iloc[-1] / held.median_us.iloc[0]
+    law = [perf_model.us(perf_model.strategy(*way), *shape, each, here, fit) for each in ends]
+    if ends[0] == tokens or abs(grown / (law[1] / law[0]) - 1) < 0.1:
+        return ""
+    text = (
+        f" {name} takes {grown:.1f} times as long at {tokens} as at {counted(ends[0], 'token')}, by the law "
+    )
+    text += f"{law[1] / law[0]:.1f}. Why was not measured"
+    variants = held.options.fillna("").astype(str).str.replace(r"\brung=\S+ ?", "", regex=True).nunique()
+    return text + (f"; {variants} variants of its kernel share one pair of numbers." if variants > 1 else ".")
 
 
 def _two_curves(

@@ -41,7 +41,7 @@ def laptop_predicted(here: Any, spec: Any, fit: Any) -> tuple[Store, Any, Rows]:
     kernels["matrix"] = [f"{n}×{k}" for n, k in zip(kernels.n, kernels.k, strict=True)]
     heads = {"label": "kernel", "matrix": "matrix", "us": "published, µs"}
     heads |= {"one_us": "predicted, µs", "off": "off, %"}
-    forms = {"us": "{:.1f}", "one_us": "{:.1f}", "off": "{:+.1f}"}
+    forms = {"us": "{:.2f}", "one_us": "{:.2f}", "off": "{:+.1f}"}
     display.table(kernels, heads, forms, f"{laptop.name}, kernels by Nsight Compute, one token")
     return published, there, kernels
 

@@ -149,7 +149,11 @@ def causes(compared: Rows, here: Any, fit: Any) -> None:
     table = pd.DataFrame(lines, columns=[*"abcde", "rows"]).sort_values("rows", ascending=False)
     display.say(
         f"It puts {len(bad):,} of {len(compared):,} products further off than 25%"
-        + (f"; {count['other']} of them share no cause." if "other" in count else ".")
+        + (
+            f"; {len(bad) - count['other']} have a cause below, {count['other']} none."
+            if "other" in count
+            else "."
+        )
     )
     if len(table):
         display.table(table, heads, {})
@@ -208,7 +212,7 @@ def failures(compared: Rows, here: Any, fit: Any, lab: Lab) -> None:
     bad = _by_cause(compared, here, fit)
     if bad.empty:
         return
-    names = {cause: words[0] for cause, words in _CAUSES.items()} | {"other": "no one cause"}
+    names = {cause: words[0] for cause, words in _CAUSES.items()} | {"other": "none of these"}
     held = [cause for cause in names if cause in set(bad["cause"])]
     table = pd.crosstab(bad["label"], bad["cause"]).reindex(columns=held)
     table = table.assign(rows=table.sum(axis=1)).sort_values("rows", ascending=False, kind="stable")

@@ -1,4 +1,4 @@
-"""What lesson 07b shows of its tuned law: each way's share of its unit's peak, what the law was fitted to and
+"""What lesson 07b shows of its tuned law: each way's two numbers, what the law was fitted to and
 tested on, and what it leaves.
 """
 
@@ -8,37 +8,42 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab.analysis import extrapolation
+from rooflab.analysis import extrapolation, strategies
 from rooflab.hardware import perf_model
 from rooflab.pages import Rows
 from rooflab.pages.lesson_07b_elsewhere import laptop_known
 from rooflab.pages.lesson_07b_misses import SHARE_K, peak_shares
-from rooflab.view import display, plot
+from rooflab.view import display
 from rooflab.words import counted, listed
 
+_UNTOLD = "could not be determined"
 
-def shares_drawn(compared: Rows, fit: Any, gpu: str) -> None:
-    """Draw what share of its unit's peak each way reaches that FLOPs bound somewhere."""
-    table = peak_shares(compared, fit)
-    if table.empty:
-        return
-    title = "Share of its unit's peak that each way reaches"
-    fig, ax = plot.figure("%", title=title, height=1.1 + 0.24 * len(table))
-    plot.bars(ax, list(table["label"]), 100 * table["share"], "%", ("the plain law assumes", 100.0, "%"))
-    capped = table["share"] >= 1
-    values = [text for text in ax.texts if text.get_gid() == "value"]
-    for patch, text, full in zip(ax.patches, values, capped, strict=True):
-        if full:
-            patch.set(facecolor="#DDDDDD", hatch="//", edgecolor="white")
-            text.set(text="not told", color="black")
-            text.set_bbox({"facecolor": "#DDDDDD", "edgecolor": "none", "pad": 1.2})
-    least = table.iloc[0]
-    plot.show(
-        fig,
-        f"{title}, {gpu}, fitted to its products: from {least['share']:.0%} ({least['label']})."
-        + (" Hatched: 100% fits about as well as any lower share." if capped.any() else "")
-        + " Left out: ways whose FLOPs never are the plain law's largest term.",
-    )
+
+def numbers(compared: Rows, fit: Any) -> None:
+    """Show the tuned law's two numbers of each way, with what the way does."""
+    bound = set(peak_shares(compared, fit)["label"])
+    rows, lines, starred = compared["label"].value_counts(), [], False
+    for how in perf_model.STRATEGIES:
+        own = fit.own.get((how.format, how.name))
+        if own is None:
+            continue
+        name = strategies.label(how.format, how.name)
+        star = name not in bound and own.share < 1
+        share = _UNTOLD if own.share >= 1 else f"{own.share:.0%}{' *' if star else ''}"
+        kernels = "1 a token" if how.each_pass else str(how.launches)
+        lines.append((name, how.says, int(rows.get(name, 0)), kernels, f"{own.launch_us:.2f}", share))
+        starred |= star
+    table = pd.DataFrame(lines, columns=["way", "says", "rows", "kernels", "fixed", "share"])
+    heads = {"way": "way", "says": "how it multiplies", "rows": "products", "kernels": "kernels"}
+    heads |= {"fixed": "fixed time, µs a kernel", "share": "share of the peak"}
+    notes = ["The tuned law's numbers."]
+    if (table["share"] == _UNTOLD).any():
+        notes.append(f"Where the share {_UNTOLD}, no lower one fits clearly better than 100%, which is used.")
+    if starred:
+        notes.append(
+            "* FLOPs are no product's largest term by the plain law: the share may mend other errors."
+        )
+    display.table(table, heads, {}, " ".join(notes))
 
 
 def _one(row: Any, fit: Any) -> str:
@@ -142,11 +147,9 @@ def within_bounds(compared: Rows, apart: Rows, here: Any, spec: Any, fit: Any, g
     display.table(table, heads, {}, f"What was fitted to {len(compared):,} products on {gpu}, and tested")
     near = compared[["one_off", "own_off"]].abs() <= 25
     mended, worse = int((~near["one_off"] & near["own_off"]).sum()), near["one_off"] & ~near["own_off"]
-    untold = int((peak_shares(compared, fit)["share"] >= 1).sum())
     display.say(
         "A *fit*'s own score says how well it sums up what was measured; a *prediction* is of products, or "
         f"of a GPU, that were not fitted. The tuned law brings {mended:,} of {(~near['one_off']).sum():,} "
         f"products within 25%, and puts {worse.sum()} others further off than that."
-        + (f" {untold} of its numbers, the hatched shares, the products do not tell." if untold else "")
     )
     return within

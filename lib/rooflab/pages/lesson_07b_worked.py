@@ -60,7 +60,6 @@ def ways(timed: Rows, here: Any) -> None:
     lines = [
         (
             strategies.label(how.format, how.name),
-            how.says,
             "1 a token" if how.each_pass else str(how.launches),
             _UNITS[how.unit],
             f"{here.peak(how.unit):,.0f}",
@@ -69,17 +68,34 @@ def ways(timed: Rows, here: Any) -> None:
         for how in perf_model.STRATEGIES
         if (how.format, how.name) in held
     ]
-    heads = ("way", "what it does", "kernels", "unit", "its peak, TFLOP/s or TOP/s", "tile, rows × tokens")
+    heads = ("way", "kernels", "unit", "its peak, TFLOP/s or TOP/s", "tile, rows × tokens")
     table = pd.DataFrame(lines, columns=list(heads))
-    words = (
-        "*x* are the activations. *Dequantise* writes the weights to memory as FP16; a *fused* kernel "
-        "unpacks them where it multiplies. *wgmma* is a tensor-core instruction of four warps, on Hopper "
-        "GPUs. Where a tile is *not counted*, the law charges the FLOPs of the product alone."
-        + ("" if _LAPTOP in timed_ways else " *INT4 loop* is the laptop's kernel, not timed here.")
+    words = "Where a tile is *not counted*, the law charges the FLOPs of the product alone." + (
+        "" if _LAPTOP in timed_ways else f" {_loop()}"
     )
-    display.fold_parts(
-        "The ways: their kernels, unit, peak and tile", [words, (table, {head: head for head in heads})]
-    )
+    parts: list[Any] = [words, (table, {head: head for head in heads}), *_scaling(here)]
+    display.fold_parts("The ways: their kernels, unit, peak and tile", parts)
+
+
+def _loop() -> str:
+    """What the laptop's way does, where it is not among the products."""
+    how = perf_model.strategy(*_LAPTOP)
+    return f"*{strategies.label(*_LAPTOP)}* is the laptop's kernel, not among these products: {how.says}."
+
+
+def _scaling(here: Any) -> list[str]:
+    """What holds the rate of int8 products below their unit's peak, worked out."""
+    peak, fp32 = here.peaks["int8_tensor"], here.peaks["fp32"]
+    if here.peak("int8_scaled") >= peak:
+        return []
+    return [
+        f"**Worked out: int8 with the scaling.** The FP32 lanes' {fp32:.2f} TFLOP/s are {fp32 / 2:.2f} T "
+        "instructions a second, each a multiply-add of 2 FLOPs. Q8_0 weights share a scale in blocks of 32. "
+        "To scale a block's sum takes two of these instructions: the lanes scale "
+        f"{fp32 / 4:.3f} T blocks a second. A block is 32 multiply-adds in int8, 64 operations: "
+        f"{fp32 / 4:.3f} × 64 = {here.peak('int8_scaled'):,.0f} TOP/s. The int8 unit alone reaches "
+        f"{peak:,.0f}: the lanes limit it."
+    ]
 
 
 def by_bytes(compared: Rows, here: Any, fit: Any, n: int, k: int) -> None:

@@ -54,21 +54,19 @@ STRATEGIES = (
     Strategy("int4_g128", "fused_rows", "fp32", "fused on FP32 lanes, weights in row order", pass_tokens=8),
     Strategy("int4_g128", "fused", "fp16_tensor", "fused on tensor cores, weights in tile order"),
     Strategy("int4_g128", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
-    Strategy("q8_0", "dp4a", "dp4a", "quantise x, then four products an instruction", 2),
+    Strategy("q8_0", "dp4a", "dp4a", "quantise x, then dp4a", 2),
     Strategy(
-        *("q8_0", "mma", "int8_scaled", "quantise x, then int8 tensor cores, few tokens", 2),
+        *("q8_0", "mma", "int8_scaled", "quantise x, int8 tensor cores, few tokens", 2),
         tile=(32, 32),
         part=8,
     ),
-    Strategy(
-        "q8_0", "mmq", "int8_scaled", "quantise x, then int8 tensor cores, large tiles", 2, tile=(128, 64)
-    ),
+    Strategy("q8_0", "mmq", "int8_scaled", "quantise x, int8 tensor cores, large tiles", 2, tile=(128, 64)),
     Strategy(
         "q8_0", "mmq_blocks", "int8_scaled", "the same, weights in the file's own order", 2, tile=(64, 128)
     ),
     # Each of its four warpgroups scales 64 tokens of the tile, and scaling is what takes the time.
     Strategy(
-        *("q8_0", "mmq_wgmma", "int8_scaled", "quantise x, then Hopper's int8 products", 2),
+        *("q8_0", "mmq_wgmma", "int8_scaled", "quantise x, Hopper's int8 products (wgmma)", 2),
         tile=(128, 128),
         part=64,
     ),

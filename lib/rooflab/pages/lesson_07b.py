@@ -230,8 +230,7 @@ def gain_by_gpu(every: Rows, fit: Any, timed: Rows, spec: Any) -> Rows:
     heads |= {"ahead": "INT4 ahead up to, tokens"}
     forms = {"gb_s": "{:,.0f}", "one": "{:.1f}", "many": "{:.1f}"}
     parts: list[Any] = [(mapped.sort_values("gb_s"), heads, forms)]
-    if text := _more_at_many(mapped, every, fit):
-        parts.append(text)
+    parts += [text for text in (_not_in_order(mapped, every), _more_at_many(mapped, every, fit)) if text]
     display.fold_parts(
         "INT4's fastest way over FP16's fastest, times as fast, 8,960 × 1,536, predicted, GPU by GPU; where "
         "the two cross is a rough guess, as above",
@@ -279,7 +278,7 @@ def _not_in_order(mapped: Rows, every: Rows) -> str:
     rare = min(ways, key=lambda way: len(ways[way]))
     names = listed(sorted(strategies.label("int4_g128", way) for way in ways if way != rare))
     return (
-        f" The order is not strict: INT4's way is {strategies.label('int4_g128', rare)} on "
+        f"The order is not strict: INT4's way is {strategies.label('int4_g128', rare)} on "
         f"{listed(ways[rare])} and {names} elsewhere, and each has its own fixed time and unit."
     )
 
@@ -347,22 +346,19 @@ def gain_explained(mapped: Rows, kernels: Rows, every: Rows, spec: Any) -> None:
             if slow.one > 1.1 * fast.one
             else "."
         )
-        + _not_in_order(mapped, every)
         + _published_gain(kernels)
         + _kink(every, spec)
     )
 
 
-def takeaway(fit: Any, within: dict[Any, Any], kernels: Rows, cross: Rows) -> None:
+def takeaway(cross: Rows) -> None:
     """What to take away, computed."""
     order = f"the tuned law tells {cross.sum()} of {len(cross)} crossovers" if len(cross) else ""
     if len(cross) and cross.mean() < 0.5:
         order = f"Errors that leave a time useful move a crossover far: {order}"
     order = f"\n- {order[0].upper()}{order[1:]}." if order else ""
     display.say(
-        f"- One fixed time, {fit.launch_us:.1f} µs, a rate and a peak put {within[25][0]:.0f}% of the "
-        f"{fit.rows:,} products that it was fitted to within 25%. It predicts the unseen laptop's kernels at "
-        f"one token, the worst {kernels.off.abs().max():.1f}% off.\n- Ask first whether a kernel reaches its "
+        "- Ask first whether a kernel reaches its "
         "unit's peak: where it does not, the law's time for FLOPs is too short by that factor. Ask next "
         f"whether it deals whole tiles, or divides *k*, so that few tiles still fill the GPU.{order}\n"
         "- Arithmetic tells whether the fixed time, memory or compute bounds a product. Do it "

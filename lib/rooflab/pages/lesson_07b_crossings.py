@@ -50,7 +50,7 @@ def crossovers(rows: Rows, here: Any, fit: Any) -> Rows:
     """Say how many orders and crossovers the tuned law tells, also fitted to the other matrices alone, and
     the plain law; whether the tuned law is right on those that cross.
     """
-    others = {"Fitted without the matrix": judged_races(rows, here, fit, apart=True)}
+    others = {"Fitted to the other matrices alone": judged_races(rows, here, fit, apart=True)}
     others["The plain law"] = judged_races(rows, here, replace(fit, own={}))
     return crossovers_right(*judged_races(rows, here, fit), others)
 
@@ -149,7 +149,7 @@ def _shape(way: Any, name: str, mine: Rows, shape: Any, tokens: int, here: Any, 
     text = (
         f" {name} takes {grown:.1f} times as long at {tokens} as at {counted(ends[0], 'token')}, by the law "
     )
-    text += f"{law[1] / law[0]:.1f}. Why was not measured"
+    text += f"{law[1] / law[0]:.1f}. The reason was not measured"
     variants = held.options.fillna("").astype(str).str.replace(r"\brung=\S+ ?", "", regex=True).nunique()
     return text + (f"; {variants} variants of its kernel share one pair of numbers." if variants > 1 else ".")
 

@@ -148,7 +148,7 @@ def causes(compared: Rows, here: Any, fit: Any) -> None:
     )
     table = pd.DataFrame(lines, columns=[*"abcde", "rows"]).sort_values("rows", ascending=False)
     display.say(
-        f"It puts {len(bad):,} of {len(compared):,} products further off than 25%"
+        f"The plain law puts {len(bad):,} of {len(compared):,} products further off than 25%"
         + (
             f"; {len(bad) - count['other']} have a cause below, {count['other']} none."
             if "other" in count

@@ -16,34 +16,32 @@ from rooflab.pages.lesson_07b_misses import SHARE_K, peak_shares
 from rooflab.view import display
 from rooflab.words import counted, listed
 
-_UNTOLD = "could not be determined"
+_UNTOLD = "not determined"
 
 
 def numbers(compared: Rows, fit: Any) -> None:
     """Show the tuned law's two numbers of each way, with what the way does."""
     bound = set(peak_shares(compared, fit)["label"])
-    rows, lines, starred = compared["label"].value_counts(), [], False
+    lines = []
     for how in perf_model.STRATEGIES:
         own = fit.own.get((how.format, how.name))
         if own is None:
             continue
         name = strategies.label(how.format, how.name)
-        star = name not in bound and own.share < 1
-        share = _UNTOLD if own.share >= 1 else f"{own.share:.0%}{' *' if star else ''}"
-        kernels = "1 a token" if how.each_pass else str(how.launches)
-        lines.append((name, how.says, int(rows.get(name, 0)), kernels, f"{own.launch_us:.2f}", share))
-        starred |= star
-    table = pd.DataFrame(lines, columns=["way", "says", "rows", "kernels", "fixed", "share"])
-    heads = {"way": "way", "says": "how it multiplies", "rows": "products", "kernels": "kernels"}
-    heads |= {"fixed": "fixed time, µs a kernel", "share": "share of the peak"}
-    notes = ["The tuned law's numbers."]
+        star = "" if name in bound else " *"
+        share = _UNTOLD if own.share >= 1 else f"{own.share:.0%}{star}"
+        fixed = f"{how.launches} × {own.launch_us:.2f}" if how.launches > 1 else f"{own.launch_us:.2f}"
+        fixed += " a token" if how.each_pass else ""
+        lines.append((name, how.says, fixed, share))
+    table = pd.DataFrame(lines, columns=["way", "says", "fixed", "share"])
+    heads = {"way": "way", "says": "how it multiplies"}
+    heads |= {"fixed": "fixed, µs", "share": "share of the peak"}
+    caption = "The tuned law's numbers"
     if (table["share"] == _UNTOLD).any():
-        notes.append(f"Where the share {_UNTOLD}, no lower one fits clearly better than 100%, which is used.")
-    if starred:
-        notes.append(
-            "* FLOPs are no product's largest term by the plain law: the share may mend other errors."
-        )
-    display.table(table, heads, {}, " ".join(notes))
+        caption += f"; {_UNTOLD}: no lower share fits clearly better than 100%, which is used"
+    if table["share"].str.contains("*", regex=False).any():
+        caption += "; *: by the plain law FLOPs decide none of its products, the share may mend other errors"
+    display.table(table, heads, {}, caption)
 
 
 def _one(row: Any, fit: Any) -> str:
@@ -111,23 +109,21 @@ def errors_by_way(compared: Rows, fit: Any, gpu: str) -> None:
     display.fold_parts(caption, parts)
 
 
-def within_bounds(compared: Rows, apart: Rows, here: Any, spec: Any, fit: Any, gpu: str) -> dict[Any, Any]:
+def within_bounds(compared: Rows, apart: Rows, here: Any, spec: Any, fit: Any, gpu: str) -> None:
     """Show what each law was fitted to, what it was tested on, and of how many products it is within 10% and
-    25%; these shares of the two laws on what they were fitted to.
+    25%.
     """
-    offs = compared[["one_off", "own_off"]].abs()
-    within = {off: (100 * (offs <= off).mean()).tolist() for off in (10, 25)}
-    one, two = "1 number", f"{2 * len(fit.own)} numbers, 2 for each of {counted(len(fit.own), 'way')}"
+    one, two = "1 number", f"{2 * len(fit.own)} numbers, 2 a way"
     lines = [
-        ("plain law", one, "the same products", "fit", compared["one_off"]),
-        ("tuned law", two, "the same products", "fit", compared["own_off"]),
+        ("plain", one, "the same products", "fit", compared["one_off"]),
+        ("tuned", two, "the same products", "fit", compared["own_off"]),
     ]
     if len(apart):
         lines.append(
             (
-                "tuned law",
-                "the same, to all matrices but one",
-                "the one left out, each in turn",
+                "tuned",
+                "all matrices but one",
+                "each left out in turn",
                 "prediction",
                 apart["own_off"],
             )
@@ -135,21 +131,20 @@ def within_bounds(compared: Rows, apart: Rows, here: Any, spec: Any, fit: Any, g
     kernels = laptop_known(here, spec, fit)[2]
     lines.append(
         (
-            *("plain law", one, f"{counted(len(kernels), 'kernel')} of a laptop, one token"),
+            *("plain", one, f"{counted(len(kernels), 'kernel')} of a laptop"),
             *("prediction", kernels["off"]),
         )
     )
     table = pd.DataFrame([line[:4] for line in lines], columns=["law", "fitted", "tested", "kind"])
     for off in (25, 10):
         table[f"near{off}"] = [f"{(line[4].abs() <= off).mean():.0%}" for line in lines]
-    heads = {"law": "law", "fitted": "fitted", "tested": "tested on", "kind": "fit or prediction"}
+    heads = {"law": "law", "fitted": "fitted", "tested": "tested on", "kind": "kind"}
     heads |= {"near25": "within 25%", "near10": "within 10%"}
     display.table(table, heads, {}, f"What was fitted to {len(compared):,} products on {gpu}, and tested")
     near = compared[["one_off", "own_off"]].abs() <= 25
     mended, worse = int((~near["one_off"] & near["own_off"]).sum()), near["one_off"] & ~near["own_off"]
     display.say(
-        "A *fit*'s own score says how well it sums up what was measured; a *prediction* is of products, or "
-        f"of a GPU, that were not fitted. The tuned law brings {mended:,} of {(~near['one_off']).sum():,} "
+        "A *prediction* is of products, or of a GPU, that were not fitted. "
+        f"The tuned law brings {mended:,} of {(~near['one_off']).sum():,} "
         f"products within 25%, and puts {worse.sum()} others further off than that."
     )
-    return within

@@ -54,7 +54,7 @@ STRATEGIES = (
     Strategy("int4_g128", "fused_rows", "fp32", "fused on FP32 lanes, weights in row order", pass_tokens=8),
     Strategy("int4_g128", "fused", "fp16_tensor", "fused on tensor cores, weights in tile order"),
     Strategy("int4_g128", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
-    Strategy("q8_0", "dp4a", "dp4a", "quantise x, then dp4a", 2),
+    Strategy("q8_0", "dp4a", "dp4a", "quantise x, 4 products an instruction", 2),
     Strategy(
         *("q8_0", "mma", "int8_scaled", "quantise x, int8 tensor cores, few tokens", 2),
         tile=(32, 32),

@@ -54,7 +54,7 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any, rows: Rows) -> Opening:
     near = 100 * (compared[["one_off", "own_off"]].abs() <= 25).mean()
     unseen = laptop_known(here, spec, fit)[2]
     worst = unseen.off.abs().max()
-    word, which = _which(*order_told(*judged_races(rows, here, fit)))
+    word, which = _which(*order_told(*judged_races(rows, here, fit)), near["own_off"])
     answer = (
         f"{word}he plain law, one fitted number, puts {near['one_off']:.0f}% of {fit.rows:,} products on the "
         f"{gpu} within 25% of their measured time; the tuned law, two numbers a kernel, "
@@ -69,16 +69,22 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any, rows: Rows) -> Opening:
     return answer, able, _both_laws(compared, fit, gpu, near)
 
 
-def _which(stay: Rows, cross: Rows) -> tuple[str, str]:
+def _which(stay: Rows, cross: Rows, near: float) -> tuple[str, str]:
     """What the tuned law is good for, as the answer's beginning; and of how many pairs of kernels it tells
-    the faster, in a sentence: "" where no pair was judged.
+    the faster, in a sentence: "" where no pair was judged. `near` percent of its times are within 25%.
     """
     told = pd.concat([stay, cross]).astype(bool)
     if told.empty:
         return "T", ""
     parts = [f"the winner in {stay.sum()} of {len(stay)} pairs in which one stays ahead"] if len(stay) else []
     parts += [f"the crossing in {cross.sum()} of {len(cross)} that change places"] if len(cross) else []
-    word = "Yes, of the kernels it was fitted to: t" if told.all() else "An estimate, not a choice: t"
+    word = (
+        "Yes, of the kernels it was fitted to: t"
+        if told.all()
+        else "An estimate, not a choice: t"
+        if near >= 50
+        else "Hardly: t"
+    )
     return word, f"Of the kernels it was fitted to, the tuned law tells {listed(parts)}. "
 
 

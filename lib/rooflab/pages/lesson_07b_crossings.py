@@ -91,7 +91,7 @@ def crossovers_right(
     turns = f"on {cross.sum()} of {len(cross)} that cross" if len(cross) else ""
     parts = " and ".join(filter(None, (stays, turns)))
     left = right.count(None)
-    rest = f" {left} are level or have no order, and are not judged." if left else ""
+    rest = f" Not judged, as level or without an order: {left}." if left else ""
     for name, judged in (others or {}).items():
         told = [f"{each.sum()} of {len(each)}" for each in order_told(*judged) if len(each)]
         rest += f" {name}: {listed(told)}."
@@ -129,8 +129,9 @@ def crossing_drawn(rows: Rows, here: Any, fit: Any) -> None:
         f"({offs[1]}%)."
     )
     if not right:
-        text = f"**Why a crossover is harder than a time.** {text} Where two curves lie so close together, "
-        text += "errors of this size move their crossing far."
+        text = f"**Why a crossover is harder than a time.** {text}"
+        if abs(us[1] / us[0] - 1) < 0.25:
+            text += " Where two curves lie so close together, errors of this size move their crossing far."
         far = max((0, 1), key=lambda place: abs(law[place] / us[place] - 1))
         text += _shape(pair[far], pair.names[far], mine[far], shape, tokens, here, fit)
     display.say(text)

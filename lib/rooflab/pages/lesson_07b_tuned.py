@@ -35,7 +35,7 @@ def numbers(compared: Rows, fit: Any) -> None:
         lines.append((name, how.says, fixed, share))
     table = pd.DataFrame(lines, columns=["way", "says", "fixed", "share"])
     heads = {"way": "way", "says": "how it multiplies"}
-    heads |= {"fixed": "fixed, µs", "share": "share of the peak"}
+    heads |= {"fixed": "kernels × fixed, µs", "share": "share of the peak"}
     caption = "The tuned law's numbers"
     if (table["share"] == _UNTOLD).any():
         caption += f"; {_UNTOLD}: no lower share fits clearly better than 100%, which is used"

@@ -229,7 +229,7 @@ def takeaway(rows: Rows, gpu: Any) -> str:
     return (
         "- A bound alone is no prediction of a token. Time on four GPUs ≈ their bound + the time that two "
         f"take above theirs: right within {near:.0%} on {len(added)} models, where the bound alone is up to "
-        f"{low:.0%} too low."
+        f"{low:.0%} too low ([appendix](#on-four-gpus))."
     )
 
 

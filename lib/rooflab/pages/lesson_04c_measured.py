@@ -146,7 +146,8 @@ def _wider(found: Rows, step: Step) -> str:
     before, after = found["columns"][at - 1], found["columns"][at]
     if not after > max(before, step.after):
         return ""
-    return f", as {step.after} tokens pay for a build of {after:.0f} columns, {step.before} for one of {before:.0f}"
+    text = f", as {step.after} tokens pay for a build of {after:.0f} columns"
+    return f"{text}, {step.before} for one of {before:.0f}"
 
 
 def _draw_builds(here: Lab, drawn: Any, rows: Rows, found: Rows, least: Any) -> None:
@@ -401,7 +402,7 @@ def open_questions(here: Lab, drawn: Any, step: Step | None, most: Rows) -> None
             "How much of the added time each unit's work costs: busy times do not say what waits for what."
         )
     if step:
-        lines.append(f"{differ(here, drawn, step)} These were not timed one by one.")
+        lines.append(f"{differ(here, drawn, step)} What each change costs was not timed.")
     tiled = any(case.impl.startswith("12_") and case.batch > _COUNTED[-1] for case in here.cases("int4"))
     why = "it was timed as a whole" if tiled else "rung 12, the step before it, was not timed there"
     lines.append(f"What each of rung 13's changes brings beyond {_COUNTED[-1]} tokens: {why}.")
@@ -424,7 +425,7 @@ def differ(here: Lab, drawn: Any, step: Step, named: bool = False) -> str:
     changes = list(dict.fromkeys(_MEANT.get(name, "other constants") for name in other))
     if cases[0].impl == "11_tma" and built[0]["TOKENS"] <= SUMS_SCALED < built[1]["TOKENS"]:
         changes.append("what is scaled (weights instead of sums)")
-    return f"{where} these change: {listed(changes)}."
+    return f"{where} builds differ in {listed(changes)}."
 
 
 def _the(unit: str) -> str:

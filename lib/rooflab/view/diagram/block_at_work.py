@@ -100,7 +100,7 @@ def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str 
     canvas, left, said = Canvas(), 82.0, list[str]()
     heads = (
         f"{_SLOTS} slots stand for all that a warp or warpgroup multiplies; the first is already full.",
-        "a: tensor cores wait for the first piece of a slot; other warpgroups may use them.",
+        "idle: tensor cores wait for the first piece of a slot; other warpgroups may use them.",
     )
     for k, line in enumerate(heads):
         canvas.text(0, 11 + 15 * k, line, svg.SMALL)
@@ -122,7 +122,7 @@ def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str 
         )
         for gap in gaps(pieces) if way.overlaps else ():
             middle = left + (gap.start + gap.end) / 2 * unit
-            canvas.text(middle, top + 20 * _LANES.index(gap.lane) + 12, "a", svg.SMALL, "middle")
+            canvas.text(middle, top + 20 * _LANES.index(gap.lane) + 12, "idle", svg.SMALL, "middle")
         if not way.barrier:
             canvas.text(left, top + 72, "no wait of the whole block", svg.SMALL)
         ends = left + whole * unit

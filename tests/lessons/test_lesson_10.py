@@ -281,7 +281,7 @@ def test_memory_is_what_the_run_reports_and_what_was_not_timed_is_said_at_the_ch
 
 def test_two_gpus_time_above_the_bound_tells_that_of_four(split_rows):
     line = four_gpus.takeaway(split_rows, "NVIDIA H200")
-    assert "above theirs: right within 10% on 4 models" in line and "up to 72% too low" in line
+    assert "above theirs: measured within 10% of that on 4 models" in line and "up to 72% too low" in line
     assert four_gpus.takeaway(split_rows, "NVIDIA A100 80GB") == ""
 
 

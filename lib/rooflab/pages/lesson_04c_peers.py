@@ -64,9 +64,8 @@ def beside_others(here: Lab, rows: Rows, shapes: list[Any], some: list[Any], gpu
             f" Unpacking first (two-op) takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16, "
         )
         text += "over all shapes: it writes FP16 weights and reads them again."
-    if text:
-        display.say(text.strip())
-    parts += [*([faster] if faster else []), _states_compared(here, gpu), reached]
+    display.say(f"{text} {reached}".strip())
+    parts += [*([faster] if faster else []), _states_compared(here, gpu)]
     display.fold_parts(title, [*parts, *board, f"**How exact each has to be, and is.** {exact}"])
 
 
@@ -110,7 +109,8 @@ def _goals(here: Lab, rows: Rows, gpu: str, shapes: list[Any]) -> tuple[str, lis
     board = claims.board(goals, evidence)
     met = board["word"].eq(claims.HOLDS).groupby(board["group"]).agg(["sum", "size"])
     kinds = [kind for kind in ("floor", "aim") if kind in met.index]
-    counts = [f"{met['sum'][kind]} of {met['size'][kind]} {kind}s" for kind in kinds]
+    meant = {"floor": "the least asked", "aim": "hoped for"}
+    counts = [f"{met['sum'][kind]} of {met['size'][kind]} {kind}s ({meant[kind]})" for kind in kinds]
     board["met"] = board["word"].replace({claims.HOLDS: "yes", claims.SHORT: "no"})
     board["what"] = board["says"] + ": " + board["quantity"]
     names = {"group": "Kind", "what": "What", "bars": "Asked"}
@@ -120,4 +120,4 @@ def _goals(here: Lab, rows: Rows, gpu: str, shapes: list[Any]) -> tuple[str, lis
     alone = f"{study.SQUARE[0]:,} × {study.SQUARE[1]:,} is timed for one goal alone; it is none of this "
     alone += "page's shapes."
     notes = [alone] if study.SQUARE not in shapes else []
-    return said, [*notes, (board, names, {}, "Goals set before the kernels were written")]
+    return said if counts else "", [*notes, (board, names, {}, "Goals set before the kernels were written")]

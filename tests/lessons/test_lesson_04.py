@@ -317,7 +317,7 @@ def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains
     gains.loc[(28672, 8192), 256] = 1.0
     assert lesson_04c_stops.stops(gains)["ahead"].tolist() == ["1 token", "96 tokens"]
     assert lesson_04c_stops.stops_in_short(gains).endswith("on the best of them up to 96.")
-    assert lesson_04c_stops.ahead_in_short(gains) == "INT4 is ahead on all 2 shapes timed up to 1 token."
+    assert lesson_04c_stops.ahead_in_short(gains) == "Up to 1 token INT4 is ahead on all 2 shapes timed."
     assert lesson_04c_stops.stops(gains[[1]])["ahead"].tolist() == ["1 token, the most timed"] * 2
     assert lesson_04c_stops.stops(gains[[96]])["ahead"].tolist() == ["nowhere", "96 tokens, the most timed"]
     assert lesson_04c_stops.stops(gains[:0]).empty and lesson_04c_stops.stops_in_short(gains[:0]) == ""
@@ -325,10 +325,20 @@ def test_where_int4_stops_paying_is_said_by_the_last_number_of_tokens_that_gains
 
 def test_the_cause_of_a_gain_s_fall_is_not_known_where_the_bounds_hardly_fall():
     table = pd.DataFrame({"n": 4096, "k": 4096, "batch": [1, 32, 64], "allowed": [3.8, 3.7, 2.5]})
-    text = lesson_04c_stops._falls(table.assign(gain=[3.0, 2.0, 1.5]))
-    assert "the gain falls by 33%, the ratio of the bounds falls by 3%: **there the bounds do not" in text
-    text = lesson_04c_stops._falls(table.assign(gain=[3.0, 3.0, 3.1]))
-    assert "do not explain" not in text
+    text, upto = lesson_04c_stops._falls(table.assign(gain=[3.0, 2.0, 1.5]))
+    assert "the gain falls by 33%, the ratio of the bounds falls by 3%." in text and upto == 32
+    assert lesson_04c_stops._falls(table.assign(gain=[3.0, 3.0, 3.1])) is None
+
+
+def test_the_lead_shrinks_where_ours_gets_further_from_its_bound():
+    times = pd.DataFrame({"n": 4096, "k": 4096, "batch": [1, 32], "ours": [30.0, 45.0], "fp16": 90.0})
+    times = times.assign(ours_over=[1.2, 1.8], fp16_over=1.1).set_index(["n", "k", "batch"])
+    text = lesson_04c_stops._further_off(times, 32)
+    assert "FP16's time stays flat while ours goes from 1.20 to 1.80 times its bound" in text
+    assert "from 3.0 to 2.0 times" in text
+    assert "goes to 0.50 times that" in lesson_04c_stops._further_off(times.assign(fp16=[90.0, 45.0]), 32)
+    assert lesson_04c_stops._further_off(times.assign(ours_over=1.2), 32) == ""
+    assert lesson_04c_stops._further_off(times, 64) == lesson_04c_stops._further_off(times[:0], 32) == ""
 
 
 def test_what_wgmma_and_the_tma_bring_is_said_by_the_times():
@@ -385,19 +395,17 @@ def test_work_that_grows_is_named_by_the_counters():
     most = pd.DataFrame({"batch": [1, 16, 24], "us": [33.0, 38.0, 43.0], "each": [1.4, 2.1, 2.5]})
     most["rung"], most["columns"] = [9, 11, 11], [8, 16, 32]
     most["memory"], most["tensor cores"] = [26.0, 26.0, 26.0], [9.6, 8.8, 17.0]
-    most["issue slots"] = [14.0, 19.0, 21.5]
+    most["instructions"] = [14.0, 19.0, 21.5]
     text = lesson_04c_measured._grown(most, 32)
-    assert "17.0 of the profiled 43.0 µs are not hidden behind memory's 26.0, at 1 token 7.0 of 33.0" in text
-    assert "that of the tensor cores (from 16 tokens on) and the issue slots, not memory's" in text
-    assert "At 24 tokens none is busy all the time" in text
+    assert "Memory works 26 µs for 1 token and for 24 tokens; the rest of the kernel's time grows" in text
+    assert "from 7.0 to 17.0 µs.** In it the tensor cores (beyond 16 tokens) and instructions do more" in text
+    assert text.endswith("Which of them the kernel waits for, counters cannot say.")
     grown = lesson_04c_measured._grown(most.assign(memory=[26.0, 28.0, 30.0]), 32)
-    assert "not hidden" not in grown and grown.count("memory") == 1
+    assert "the rest" not in grown and grown.count("memory") == 1
     assert lesson_04c_measured._waits_do_not_tell(most, 32) == ""
     assert "tells neither way" in lesson_04c_measured._waits_do_not_tell(most.assign(waits="memory"), 32)
     assert "so it limits: memory" in lesson_04c_measured._grown(most.assign(memory=42.0), 32)
-    assert "the work that grows" not in lesson_04c_measured._grown(
-        most[:2].assign(**{"issue slots": 14.0}), 32
-    )
+    assert "do more" not in lesson_04c_measured._grown(most[:2].assign(instructions=14.0), 32)
     assert lesson_04c_measured._grown(most[:1], 32) == ""
     step = lesson_04c_measured.Step(16, 24, 1.16, 1.02)
     assert "32 token columns instead of 16: the tensor cores are busy for 17.0 µs instead of 8.8" in (

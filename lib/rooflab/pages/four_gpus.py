@@ -228,8 +228,8 @@ def takeaway(rows: Rows, gpu: Any) -> str:
     near, low = max((added - 1).abs().max(), 0.01), (1 - 1 / alone).max()
     return (
         "- A bound alone is no prediction of a token. Time on four GPUs ≈ their bound + the time that two "
-        f"take above theirs: right within {near:.0%} on {len(added)} models, where the bound alone is up to "
-        f"{low:.0%} too low."
+        f"take above theirs: measured within {near:.0%} of that on {len(added)} models, where the "
+        f"bound alone is up to {low:.0%} too low ([appendix](#on-four-gpus))."
     )
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, named_facts
 from rooflab.pages.lesson_04c_bounds import bound_us, by_shape, crossings_of, free_up_to
-from rooflab.pages.lesson_04c_measured import two_op_over_fp16
+from rooflab.pages.lesson_04c_peers import two_op_over_fp16
 from rooflab.pages.lesson_04c_stops import ahead_in_short, gains_of, stops_in_short
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot

@@ -16,16 +16,15 @@ from rooflab.studies import int4 as study
 from rooflab.view import display, plot
 from rooflab.words import counted, listed
 
-_ALLOWED = (
-    "Ours may err twice as much as FP16 weights in cuBLAS. The others are judged more leniently, so that "
-    "none is missing for that reason: tinygemm multiplies in BF16 and is judged by that; humming quantises "
-    "our weights by itself and is judged on what it then holds; it and gemlite, another library, may "
-    "add partial sums in FP16, and are allowed eight times our error. "
-    "The largest error of each, as a share of the allowed one:"
-)
-
 _COUNTED = (1, 16, 24, 32, 64)  # tokens at which counters are asked for
-_UNITS = {"memory": "dram_pct", "tensor cores": "tensor_pct", "issue slots": "slot_pct"}
+_UNITS = {"memory": "dram_pct", "tensor cores": "tensor_pct", "instructions": "slot_pct"}
+_SHADES = ("#009E73", "#CC79A7", "#999999")  # of units: no rung's colours
+_MEANT = {
+    "TOKENS": "the number of token columns",
+    "ROW_GROUPS": "how many warpgroups divide rows",
+    "K_GROUPS": "how many divide k",
+    "STAGES": "how many slots the ring has",
+}
 _WAITS = {
     "stall_long_scoreboard": "memory",
     "stall_short_scoreboard": "shared memory",
@@ -34,36 +33,6 @@ _WAITS = {
     "stall_math_pipe_throttle": "a busy unit",
     "stall_mio_throttle": "a full queue",
 }
-
-
-def gated_points(
-    shapes: list[Any], batches: list[Any], here: Lab, rungs: Any
-) -> tuple[Rows, dict[str, Any], str]:
-    """Name who is over the allowed error; the rows, contestants' names, and how near each comes to it."""
-    cases = [c for n, k in shapes for c in study.batches(n, k, batches, here.sized)]
-    rows = here.measure("int4", cases)
-    rows["who"] = rows["impl"].where(rows["kind"] != "own", "ours")
-    titles = {"torch.matmul": "FP16 cuBLAS", study.TINYGEMM: "tinygemm", study.TWO_OP: "two-op"}
-    rows["who"] = rows["who"].replace(titles)
-    rows["shape"] = [f"{n:,} × {k:,}" for n, k in zip(rows["n"], rows["k"], strict=True)]
-    rows["of"] = rows["error"] / rows["error_budget"]
-    judged = rows.groupby("who", sort=False).agg(points=("of", "size"), most=("of", "max"))
-    over = judged.index[~(judged["most"] <= 1)]
-    text = f"**Over the allowed error: {', '.join(over)}.** " if len(over) else ""
-    absent = sorted({c.impl for c in cases} - set(rows["impl"]) - {r.name for r in rungs})
-    if text:
-        display.say(text.strip())
-    lines = [f"{c.Index}: {counted(c.points, 'output')}, at most {c.most:.2f}" for c in judged.itertuples()]
-    lines += [f"not installed on that machine: {', '.join(absent)}"] if absent else []
-    return rows, titles, f"{_ALLOWED}\n\n" + "\n".join(f"- {one}" for one in lines)
-
-
-def two_op_over_fp16(rows: Rows) -> Any:
-    """How many times as long as FP16 the product takes that first unpacks, by shape and number of tokens."""
-    times = rows.pivot(index=["n", "k", "batch"], columns="who", values="median_us")
-    if not {"two-op", "FP16 cuBLAS"} <= set(times):
-        return pd.Series(dtype=float)
-    return (times["two-op"] / times["FP16 cuBLAS"]).dropna()
 
 
 def _picks(here: Lab, drawn: Any, batches: list[Any]) -> Rows:
@@ -139,7 +108,7 @@ def how_time_grows(
         text += f"No step between builds costs more than 5% up to {counted(free, 'token')}."
     else:
         text += f"The largest step up to {free} tokens is from {step.before} to {step.after}: "
-        text += f"{step.ratio:.2f} times"
+        text += f"{step.ratio:.2f} times{_wider(found, step)}"
         text += f"; within a build time grows {step.within:.2f} times at most." if step.within > 0 else "."
     display.say(text)
     least = {batch: bound_us(*drawn, batch, "int4_g128", *roofs) for batch in batches}
@@ -149,8 +118,8 @@ def how_time_grows(
     names = {"tokens": "Tokens timed", "rung": "Rung", "columns": "TOKENS", "took": "Time (µs)"}
     names |= {"within": "Last ÷ first", "step": "First ÷ last of the build before"}
     forms = {"columns": "{:.0f}", "within": "{:.2f}", "step": "{:.2f}"}
-    others = _on_all(here, shapes, batches, free)
-    display.fold_parts("Each build in numbers", [*([others] if others else []), (found, names, forms)])
+    notes = [_on_all(here, shapes, batches, free), differ(here, drawn, step, named=True) if step else ""]
+    display.fold_parts("Each build in numbers", [*filter(None, notes), (found, names, forms)])
     return step
 
 
@@ -169,6 +138,16 @@ def answered(us: Any, bound: Any, first: int, free: int, step: Step | None) -> s
         text += f"{last} take {us[last] / us[first]:.2f} times as long "
         text += f"(predicted: {bound[last] / bound[first]:.2f}). "
     return text
+
+
+def _wider(found: Rows, step: Step) -> str:
+    """That the build after the largest step has more token columns, where it has."""
+    at = found.index[found["start"] == step.after][0]
+    before, after = found["columns"][at - 1], found["columns"][at]
+    if not after > max(before, step.after):
+        return ""
+    text = f", as {step.after} tokens pay for a build of {after:.0f} columns"
+    return f"{text}, {step.before} for one of {before:.0f}"
 
 
 def _draw_builds(here: Lab, drawn: Any, rows: Rows, found: Rows, least: Any) -> None:
@@ -206,8 +185,8 @@ def _spans(found: Rows, first: str, last: str, form: str) -> list[str]:
 
 
 def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free: int) -> Rows:
-    """Draw for how long DRAM, tensor cores and issue slots are busy, beside the kernel's time; say what grows
-    up to `free` tokens and at the largest step; the counters.
+    """Draw for how long DRAM and tensor cores are busy and instructions issue, beside the kernel's time;
+    say what grows up to `free` tokens; the counters.
     """
     seen = _counters(here, shapes)
     most = most_counted(seen, drawn)
@@ -221,17 +200,18 @@ def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free
     style = {"color": "#1A1A1A", "linestyle": "--", "linewidth": 1.8, "zorder": 4, "label": "the kernel"}
     ax.vlines(most["us"], [k - 0.46 for k in range(len(most))], [k + 0.46 for k in range(len(most))], **style)
     longest = 1.12 * float(most["us"].max())
-    plot.grouped(ax, list(most["build"]), {unit: most[unit] for unit in _UNITS}, most=longest, form=".1f")
+    parts = {unit: most[unit] for unit in _UNITS}
+    plot.grouped(ax, list(most["build"]), parts, most=longest, form=".1f", shades=_SHADES)
     said = (
         f"{title}, by Nsight Compute on {here.run['gpu']}: the share of time that it counts a unit busy, × "
     )
-    said += "the kernel's time while it watches (dashed). It counts tensor cores and issue slots (an SM's "
-    said += "schedulers issue an instruction) only while an SM has work: their bars are upper limits. Empty "
-    plot.show(fig, f"{said}columns of a build are multiplied, too.{_under_nsight(here, most)}")
+    said += "the kernel's time while it watches (dashed). Instructions: an SM's schedulers issue one. These "
+    said += "and tensor cores are counted only while an SM has work: their bars are upper limits."
+    plot.show(fig, f"{said}{_under_nsight(here, most)}")
     names = {"shape": "n × k", "batch": "Tokens", "us": "Time (µs)", "dram_pct": "DRAM busy %"}
     names |= {
         "tensor_pct": "Tensor busy %",
-        "slot_pct": "Issue slots used %",
+        "slot_pct": "Instructions issued %",
         "each": "Instructions a weight",
     }
     names |= {"waits": "A warp waits most for"}
@@ -253,8 +233,8 @@ def _under_nsight(here: Lab, most: Rows) -> str:
     if ratio.empty:
         return ""
     return (
-        f" It leaves the clock alone; while it watches, a kernel takes {ratio.min():.2f} to "
-        f"{ratio.max():.2f} times its time above."
+        f" While Nsight watches, a kernel of this shape takes {ratio.min():.2f} to {ratio.max():.2f} times "
+        "its time above."
     )
 
 
@@ -336,25 +316,29 @@ def _grown(most: Rows, free: int) -> str:
     a, b = early.iloc[0], early.iloc[-1]
     first, last = (counted(int(row["batch"]), "token") for row in (a, b))
     grown = [unit for unit in _UNITS if b[unit] > 1.1 * a[unit]]
-    text = ""
-    if grown and "memory" not in grown:
+    if not grown or "memory" in grown:
+        text = f"From {first} to {last} {listed(_since(early, u) for u in grown)} do more. " if grown else ""
+    else:
         rest = [f"{round(row['us'], 1) - round(row['memory'], 1):.1f}" for row in (a, b)]
-        text = f"**At {last} {rest[1]} of the profiled {b['us']:.1f} µs are not hidden behind memory's "
-        text += f"{b['memory']:.1f}, at {first} {rest[0]} of {a['us']:.1f}.** "
-    if grown:
-        text += f"Between the two the work that grows is that of {listed(_since(early, u) for u in grown)}"
-        text += ". " if "memory" in grown else ", not memory's. "
+        text = f"**Memory works {_ends(a['memory'], b['memory'])} µs for {first} and for {last}; the rest of "
+        text += f"the kernel's time grows from {rest[0]} to {rest[1]} µs.** "
+        text += f"In it {listed(_since(early, u) for u in grown)} do more. "
     busy = b[list(_UNITS)].astype(float)
     if busy.max() > 0.9 * b["us"]:
         return f"{text}At {last} one is busy nearly all the time, so it limits: {busy.idxmax()}."
-    return f"{text}At {last} none is busy all the time; what waits for what, the counters do not prove."
+    return f"{text}Which of them the kernel waits for, counters cannot say."
+
+
+def _ends(first: float, last: float) -> str:
+    """Two numbers, or the one that both are."""
+    return " and ".join(dict.fromkeys(f"{us:.0f}" for us in (first, last)))
 
 
 def _since(early: Rows, unit: str) -> str:
     """A unit with its article, and from how many tokens on its work grows where it first does not."""
     level = early["batch"][early[unit] <= 1.02 * early[unit].iloc[0]]
     since = int(level.iloc[-1])
-    return _the(unit) + (f" (from {since} tokens on)" if since > early["batch"].iloc[0] else "")
+    return _the(unit) + (f" (beyond {since} tokens)" if since > early["batch"].iloc[0] else "")
 
 
 def _waits_do_not_tell(most: Rows, free: int) -> str:
@@ -418,28 +402,32 @@ def open_questions(here: Lab, drawn: Any, step: Step | None, most: Rows) -> None
             "How much of the added time each unit's work costs: busy times do not say what waits for what."
         )
     if step:
-        lines.append(f"{differ(here, drawn, step)} These were not timed one by one.")
+        lines.append(f"{differ(here, drawn, step)} What each change costs was not timed.")
     tiled = any(case.impl.startswith("12_") and case.batch > _COUNTED[-1] for case in here.cases("int4"))
-    why = "rung 13 was timed as a whole" if tiled else "rung 12 was not timed at so many tokens"
-    lines.append(f"What stream-K and rung 13's other changes bring over rung 12: {why}.")
+    why = "it was timed as a whole" if tiled else "rung 12, the step before it, was not timed there"
+    lines.append(f"What each of rung 13's changes brings beyond {_COUNTED[-1]} tokens: {why}.")
     display.say("The record leaves open:\n\n" + "\n".join(f"- {line}" for line in lines))
 
 
-def differ(here: Lab, drawn: Any, step: Step) -> str:
-    """In which constants the builds before and after a step differ, where they are of one rung."""
+def differ(here: Lab, drawn: Any, step: Step, named: bool = False) -> str:
+    """What differs between the builds before and after a step, where they are of one rung; `named`: by the
+    constants' names.
+    """
     cases = [study.chosen(*drawn, batch, here.sized) for batch in (step.before, step.after)]
     where = f"At the step from {step.before} to {step.after} tokens"
     if cases[0].impl != cases[1].impl:
         return f"{where} the rung changes."
     built = [study.own_rung(case)[1] for case in cases]
-    other = [f"`{name}`" for name in built[1] if built[0].get(name) != built[1][name]]
-    other = [name for name in other if name != "`TOKENS`"]
-    changes = ["TOKENS"] + [f"the division of the work ({listed(other)})"] * bool(other)
+    other = [name for name in built[1] if built[0].get(name) != built[1][name]]
+    if named:
+        changed = (f"`{name}` {built[0].get(name, 'unset')} → {built[1][name]}" for name in other)
+        return f"{where} these constants change: {listed(changed)}."
+    changes = list(dict.fromkeys(_MEANT.get(name, "other constants") for name in other))
     if cases[0].impl == "11_tma" and built[0]["TOKENS"] <= SUMS_SCALED < built[1]["TOKENS"]:
         changes.append("what is scaled (weights instead of sums)")
-    return f"{where} these change: {listed(changes)}."
+    return f"{where} builds differ in {listed(changes)}."
 
 
 def _the(unit: str) -> str:
     """A unit with its article, where it takes one."""
-    return unit if unit == "memory" else f"the {unit}"
+    return f"the {unit}" if unit == "tensor cores" else unit

@@ -23,14 +23,19 @@ def gains_of(here: Lab, shapes: list[Any], batches: list[int]) -> Rows:
     """How many times as fast as FP16 the dispatcher's choice is, a row a shape of `shapes`, a column a number
     of tokens, those beyond a block's 64 among them.
     """
+    wide = times_of(here, shapes, batches)
+    return (wide["fp16"] / wide["ours"]).dropna().unstack("batch").reindex(shapes)
+
+
+def times_of(here: Lab, shapes: list[Any], batches: list[int]) -> Rows:
+    """Times of the dispatcher's choice and of FP16, `ours` and `fp16`, by n, k and number of tokens."""
     cases = [case for n, k in shapes for case in study.many(n, k, device=here.sized)]
     cases += [case for n, k in shapes for case in study.batches(n, k, batches, here.sized)]
     cases = [case for case in cases if case.kind == "own" or case.impl == "torch.matmul"]
     rows = here.held("int4", [case for case in cases if case in here.cases("int4")])
     found = here.measure("int4", rows).drop_duplicates(["n", "k", "batch", "impl"])
     us = found.assign(who=found["kind"].eq("own").map({True: "ours", False: "fp16"}))
-    wide = us.pivot_table("median_us", ["n", "k", "batch"], "who").reindex(columns=["ours", "fp16"])
-    return (wide["fp16"] / wide["ours"]).dropna().unstack("batch").reindex(shapes)
+    return us.pivot_table("median_us", ["n", "k", "batch"], "who").reindex(columns=["ours", "fp16"])
 
 
 def no_gain_beyond(here: Lab, shapes: list[Any]) -> tuple[float, float] | None:
@@ -68,7 +73,7 @@ def _show_stops(gains: Rows, even: tuple[float, float] | None) -> None:
     names |= {"many": f"Gain at {counted(last, 'token')}"} if last > first else {}
     display.table(table, names, {"few": "{:.2f}", "many": "{:.2f}"})
     if even is not None and last > even[0]:
-        display.say(f"By the bounds INT4 itself gains nothing beyond {by_shape(even)}.")
+        display.say(f"Beyond {by_shape(even)}, both bounds are equal: there fewer bytes gain nothing.")
 
 
 def stops_in_short(gains: Rows) -> str:
@@ -91,7 +96,7 @@ def ahead_in_short(gains: Rows) -> str:
     ends = [end for end, _ in _ends(gains).values()]
     if len(ends) < 2 or not min(ends):
         return stops_in_short(gains)
-    return f"INT4 is ahead on all {len(ends)} shapes timed up to {counted(min(ends), 'token')}."
+    return f"Up to {counted(min(ends), 'token')} INT4 is ahead on all {len(ends)} shapes timed."
 
 
 def _ends(gains: Rows) -> dict[Any, tuple[int, int | None]]:
@@ -193,8 +198,15 @@ def gain_over_fp16(
     table = gains.stack().dropna().rename("gain").rename_axis(["n", "k", "batch"]).reset_index()
     points = table[["n", "k", "batch"]].itertuples(index=False)
     table["allowed"] = [allows(*at, read_roof, peak) for at in points]
-    if falls := _falls(table[table["batch"] <= max(batches)]):
-        display.say(falls)
+    table = table[table["batch"] <= max(batches)]
+    if falls := _falls(table):
+        times = times_of(here, shapes[-1:], batches).dropna()
+        least = {
+            who: [bound_us(*at, format, read_roof, peak) for at in times.index]
+            for who, format in (("ours", "int4_g128"), ("fp16", "fp16"))
+        }
+        over = times.assign(**{f"{who}_over": times[who] / us for who, us in least.items()})
+        display.say(_further_off(over, falls[1]) + falls[0])
     _show_stops(gains, no_gain_beyond(here, shapes))
 
 
@@ -204,25 +216,45 @@ def allows(n: int, k: int, batch: int, read_roof: float, peak: float | None) -> 
     return least[0] / least[1]
 
 
-def _falls(table: Rows) -> str:
+def _further_off(times: Rows, last: int) -> str:
+    """How far ours and FP16 are from their bounds on one shape, `ours_over` and `fp16_over`, at its fewest
+    tokens and at `last`, where ours gets further off; what that makes of the lead.
+    """
+    n, k, first = times.index[0] if len(times) else (0, 0, last)
+    if first >= last or (n, k, last) not in times.index:
+        return ""
+    a, b = times.loc[n, k, first], times.loc[n, k, last]
+    gains = [row["fp16"] / row["ours"] for row in (a, b)]
+    if not (b["ours_over"] > 1.05 * a["ours_over"] and gains[1] < gains[0]):
+        return ""
+    flat = b["fp16"] / a["fp16"]
+    stays = "stays flat" if 0.95 < flat < 1.05 else f"goes to {flat:.2f} times that"
+    return (
+        f"**On {n:,} × {k:,}, from {first} to {last} tokens, FP16's time {stays} while ours goes from "
+        f"{a['ours_over']:.2f} to {b['ours_over']:.2f} times its bound. So the lead shrinks before the "
+        f"bounds say so**, from {gains[0]:.1f} to {gains[1]:.1f} times. "
+    )
+
+
+def _falls(table: Rows) -> tuple[str, int] | None:
     """Where the gain falls though the ratio of the bounds hardly does: up to the last number of tokens at
-    which that is nearly as large as at first; or nothing.
+    which that is nearly as large as at first, and that number; or nothing.
     """
     wide = table.pivot_table(["gain", "allowed"], ["n", "k"], "batch")
     if wide.empty:
-        return ""
+        return None
     gains, allowed = wide["gain"].dropna(), wide["allowed"].dropna()
     first, last = gains.columns[0], gains.columns[-1]
     flat = [batch for batch in gains.columns if (allowed[batch] > 0.9 * allowed[first]).all()]
     if gains.empty or flat[-1] in (first, last):
-        return ""
+        return None
     bound, seen = allowed[flat[-1]] / allowed[first], gains[flat[-1]] / gains[first]
     if not (seen < 0.9 * bound).all():
-        return ""
-    return (
-        f"From {first} to {counted(flat[-1], 'token')} the gain {_to(seen)}, the ratio of the bounds "
-        f"{_to(bound)}: **there the bounds do not explain the fall.**"
+        return None
+    text = (
+        f"Over all shapes, from {first} to {counted(flat[-1], 'token')}, the gain {_to(seen)}, the ratio of "
     )
+    return f"{text}the bounds {_to(bound)}.", int(flat[-1])
 
 
 def _to(ratio: Any) -> str:

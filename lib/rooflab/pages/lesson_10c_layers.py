@@ -7,23 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflab.hardware import crossover
 from rooflab.numerics import model_shapes
-from rooflab.pages import Rows, four_gpus
+from rooflab.pages import Rows, four_gpus, lesson_10c_worked
 from rooflab.pages.lesson_10c import WAYS, launched, thread, tokens
 from rooflab.pages.lesson_10c_handover import INSIDE
 from rooflab.studies import links, split
-from rooflab.view import display, plot
+from rooflab.view import display
 from rooflab.words import listed
-
-# Parts of what is saved: what their columns are called, and their shade.
-PARTS = {
-    "overlap": ("overlap", "#009E73"),
-    "sums": ("two sums", "#56B4E9"),
-    "launches": ("other launches", "#CFCFCF"),
-    "head": ("half the output head", "#F0E442"),
-}
-UNSAVED = ("not saved", "#D55E00")
 
 
 def half_a_head(rows: Rows) -> None:
@@ -39,27 +29,25 @@ def half_a_head(rows: Rows) -> None:
         )
 
 
-def excess(rows: Rows, gpu: Any) -> None:
-    """Say what of the fused way's saving the overlap is; show a ledger of one model, with what was
-    estimated; draw it for all; say what the fused way's kernels cost; fold the figures.
+def excess(rows: Rows) -> None:
+    """Show what the fused way saves one model, step by step; say what overlap saves on all, and on which
+    other kernels cost as much; fold the estimates and what is left above the bound.
     """
     table = _with_rest(_layers(rows), rows).sort_values("saved", ascending=False).reset_index(drop=True)
-    display.say(_overlap(table))
     worked = _worked(rows, table)
     if len(worked):
         _ledger(rows, worked)
-    _chart(table, gpu)
-    if text := _price(table):
-        display.say(text)
-    estimates = [_estimates(rows, worked)] if len(worked) else []
+    display.say(f"{_overlap(table)}{_undone_by_kernels(table)}")
+    notes = [lesson_10c_worked.left(rows), _beyond_launches(table)]
+    notes += [_estimates(rows, worked)] if len(worked) else []
     display.fold_parts(
-        "Where the estimates come from, the figures, and what layers take above their bound",
-        [*estimates, *_figures(table)],
+        "What is left above the bound, and estimates of what each change saves",
+        [*filter(None, notes), *_figures(table)],
     )
 
 
 def _overlap(table: Rows) -> str:
-    """What the fused way changes, and what of it the overlap saves."""
+    """What overlap saves of a layer."""
     timed = table.dropna(subset="overlap")
     if timed.empty:
         return "What the overlap saves was not timed by itself."
@@ -67,28 +55,28 @@ def _overlap(table: Rows) -> str:
     text = f"**Overlap saves {_span(saves['overlap'])} µs a layer" if len(saves) else ""
     if len(saves) < len(timed):
         text = f"{text} on {len(saves)} of {len(timed)} models" if text else "**Overlap saves no time"
-    text += ".** That is measured, against the same kernels by plain launches"
-    return f"{text}.{_slower(timed)}{_beyond_launches(saves)}"
+    return f"{text}**, measured against the same kernels by plain launches."
 
 
-def _slower(timed: Rows) -> str:
-    """On which models the fused way's kernels are slower by plain launches, and by how much."""
-    longer = (timed["plain"] / (timed["plain"] + timed["other"])).set_axis(timed["title"])
-    slow = longer[longer > crossover.LEVEL]
-    if slow.empty:
-        return ""
-    said = listed(f"{ratio - 1:.0%} slower on {name}" for name, ratio in slow.items())
-    text = f" By plain launches the fused way is {said} than {WAYS[split.SEPARATE]}"
-    return f"{text}, and faster or as fast elsewhere." if len(slow) < len(longer) else f"{text}."
+def _undone_by_kernels(table: Rows) -> str:
+    """On which models the other changes cost as much as overlap saves, measured, and what can cost time."""
+    text = ""
+    for row in _undone(table.dropna(subset="overlap")).itertuples():
+        text += (
+            f" **{row.title} loses it again**: by plain launches the fused way takes {-row.other:.1f} µs a "
+            f"layer longer than {WAYS[split.SEPARATE]}. Its other changes spare launches and bytes, so "
+            "most likely the different kernels cost this; why was not timed."
+        )
+    return text
 
 
-def _beyond_launches(saves: Rows) -> str:
+def _beyond_launches(table: Rows) -> str:
     """Whether overlap saves more than launches take, and what the rest may be."""
-    launches = launched()[1] * links.LAUNCH_US
+    launches, saves = launched()[1] * links.LAUNCH_US, table[table["overlap"] > 0]
     if saves.empty or not (saves["overlap"] > launches).all():
         return ""
     return (
-        f" The overlap saves more than a layer's launches take, {launches:.1f} µs at the "
+        f"The overlap saves more than a layer's launches take, {launches:.1f} µs at the "
         f"{links.LAUNCH_US:g} assumed of each. The rest is most likely weights that a kernel fetches while "
         "its predecessor still runs; it was not timed by itself."
     )
@@ -101,35 +89,25 @@ def _worked(rows: Rows, table: Rows) -> Rows:
 
 
 def _ledger(rows: Rows, row: Rows) -> None:
-    """Show what the fused way saves one model, step by step, beside what was estimated."""
+    """Show what the fused way saves one model, step by step."""
     found = tokens(rows)
     us = found[found["title"] == row.name].set_index("impl")["median_us"]
     layers = model_shapes.get(str(row["model"])).layers
-    due = " + ".join(_signed(row[of]) for of in ("sums", "launches", "head")) + f" = {_signed(row['due'])}"
     start, end = f"Lesson 10b's chain, {WAYS[split.SEPARATE]}", f"{WAYS[split.FUSED]}, with overlap"
-    lines = [(f"{start} → {end}", split.SEPARATE, split.FUSED, row["saved"], "")]
+    lines = [(f"{start} → {end}", split.SEPARATE, split.FUSED, row["saved"])]
     if row["overlap"] == row["overlap"]:
         plain = f"{WAYS[split.FUSED]} by plain launches"
         lines = [
-            (f"{start} → {plain}", split.SEPARATE, split.FUSED_PLAIN, row["other"], due),
-            (
-                "By plain launches → with overlap",
-                split.FUSED_PLAIN,
-                split.FUSED,
-                row["overlap"],
-                f"{_signed(row['overlap'])} as measured",
-            ),
-            ("Both steps", *lines[0][1:4], _signed(row["overlap"] + row["due"])),
+            (f"{start} → {plain}", split.SEPARATE, split.FUSED_PLAIN, row["other"]),
+            ("By plain launches → with overlap", split.FUSED_PLAIN, split.FUSED, row["overlap"]),
+            ("Both steps", *lines[0][1:]),
         ]
     table = pd.DataFrame(
-        [(step, f"{us[old]:,.0f} → {us[new]:,.0f}", saved, due) for step, old, new, saved, due in lines],
-        columns=["step", "token", "saved", "due"],
+        [(step, f"{us[old]:,.0f} → {us[new]:,.0f}", saved) for step, old, new, saved in lines],
+        columns=["step", "token", "saved"],
     )
     columns = {"step": "Step", "token": "A token (µs)", "saved": f"Saved in each of {layers} layers (µs)"}
-    columns |= {"due": "Estimated: two sums + other launches + half the output head (µs)"}
-    if not any(table["due"]):
-        columns.pop("due")
-    forms = {"step": "", "token": "", "saved": "{:.1f}", "due": ""}
+    forms = {"step": "", "token": "", "saved": "{:.1f}"}
     display.table(table, columns, forms, f"{row.name}: what the fused way saves")
 
 
@@ -141,32 +119,13 @@ def _estimates(rows: Rows, row: Rows) -> str:
     separate, inside = launched()
     untimed = "" if width == shape.hidden else f" (its own width, {shape.hidden:,}, was not timed)"
     return (
-        f"Estimates for {row.name}, a layer: two sums {_signed(row['sums'])}, what two hand-overs {width:,} "
-        f"wide{untimed} save in one kernel; {separate - inside - 2} other launches "
+        "The estimates below come from pieces timed alone, so “not saved” is what is left over, not a "
+        f"measurement. For {row.name}, a layer: two sums {_signed(row['sums'])}, what two hand-overs "
+        f"{width:,} wide{untimed} save in one kernel; {separate - inside - 2} other launches "
         f"{_signed(row['launches'])}, at {links.LAUNCH_US:g} assumed of each; half the output head "
         f"{_signed(row['head'])}, as {size / 1e6:,.0f} MB not read at {size / head / 1e3:,.0f} GB/s are "
         f"{head:,.0f} µs a token."
     )
-
-
-def _price(table: Rows) -> str:
-    """What the fused way's different kernels cost, and on which models that is all that is saved."""
-    timed = table.dropna(subset=["overlap", "lost"])
-    longer = timed["lost"][timed["lost"] > 0]
-    if longer.empty:
-        return ""
-    text = f"**On {len(longer)} of {len(timed)} models {WAYS[split.FUSED]} saves {_span(longer)} µs a layer "
-    text += (
-        "less than estimated: most likely the price of different kernels**, those for products and attention."
-    )
-    for row in _undone(timed).itertuples():
-        text += (
-            f" **On {row.title} they eat all of it**: overlap saves {row.overlap:.1f} µs a layer, the other "
-            f"parts should save {row.due:.1f}, together {row.overlap + row.due:.1f}; by this estimate "
-            f"the kernels cost {row.lost:.1f}, so the fused way loses {-row.saved:.1f}. Before you "
-            "change a chain's kernels for the sake of overlap, time old and new ones by plain launches."
-        )
-    return text
 
 
 def _price_by_format(table: Rows) -> list[str]:
@@ -183,10 +142,10 @@ def _price_by_format(table: Rows) -> list[str]:
         if len(more) and (more > 0).all():
             costs = listed(f"{us:.1f} µs a layer for {model}" for model, us in more.items())
             said.append(
-                f"More is lost to them in INT4 than in FP16: {costs}. Norms, sums, attention and output "
-                "head do not depend on the format of the layers' weights, so it is most likely "
-                "products that cost more. Why was not looked into, and whether kernels for one "
-                "token, made dependent launches, would do better in INT4 is not known."
+                f"More is left over (“not saved”) in INT4 than in FP16: {costs}. Norms, sums, attention and "
+                "output head do not depend on the format of the layers' weights, so it is most likely "
+                "products that cost more. Whether kernels for one token, made dependent launches, would do "
+                "better in INT4 was not tried."
             )
     return said
 
@@ -212,48 +171,8 @@ def _signed(us: float) -> str:
     return f"{us:.1f}".replace("-", "−")
 
 
-def _chart(table: Rows, gpu: Any) -> None:
-    """Draw what a layer of each model should save, part upon part, and below it what is not saved of
-    that, down to the measured saving.
-    """
-    caption = "What the fused way should save a layer, and what it saves"
-    fig, ax = plot.figure("µs a layer", title=caption, height=1.6 + 0.56 * len(table))
-    parts = {says: table[of] for of, (says, _) in PARTS.items() if table[of].notna().any()}
-    plot.stacked(ax, list(table["title"]), parts, "µs a layer", dict(PARTS.values()))
-    full = table[list(PARTS)].clip(lower=0).sum(axis=1)
-    most = float(max(full.max(), table["saved"].max()))
-    for y, (saved, lost, end) in enumerate(zip(table["saved"], table["lost"], full, strict=True)):
-        if saved == saved:
-            if lost > 0:
-                label = UNSAVED[0] if not (table["lost"][:y] > 0).any() else ""
-                ax.barh(y + 0.47, end - saved, left=saved, height=0.24, color=UNSAVED[1], label=label)
-            ax.plot([saved, saved], [y + 0.33, y + 0.61], color="black", linewidth=3, zorder=5)
-            if y == 0:
-                words = {"va": "center", "fontsize": 8}
-                ax.text(saved - 0.01 * most, y + 0.47, "measured", ha="right", **words)
-            at = max(float(end), float(saved)) + 0.02 * most
-            says = f"{'saves' if saved >= 0 else 'loses'} {_signed(abs(saved))}"
-            if lost == lost:
-                says += f",\nestimated {_signed(saved + lost)}"
-            ax.text(at, y, says, va="center", fontsize=8.5, fontweight="bold")
-    ax.set_ylim(len(table) - 0.3, -0.5)
-    ax.set_xlim(min(0.0, 1.3 * float(table["saved"].min())) - 0.02 * most, 1.85 * most)
-    low = ax.get_xlim()[0]
-    ax.set_xticks([tick for tick in ax.get_xticks() if low <= tick <= 1.1 * most])
-    plot.key_below(ax)
-    plot.show(
-        fig,
-        f"{caption}, {gpu}. Upper bar: what should be saved; overlap is measured, the other parts are "
-        "estimated. Black: the saving measured. Orange: estimated, not saved; most likely the price of "
-        "different kernels. The hand-overs behind “two sums” overlap as well, so a little may "
-        "count twice."
-        if table["overlap"].notna().any()
-        else f"{caption}, {gpu}. Black mark and number: the measured saving. The parts are estimated.",
-    )
-
-
 def _figures(table: Rows) -> list[Any]:
-    """What backs the chart: the parts of what is saved, time above the bound, and where that is longest."""
+    """The parts of what is saved, time above the bound, and where that is longest."""
     columns = {"title": "Model", "saved": "Saved", "overlap": "By the overlap", "other": "Without it"}
     columns |= {"sums": "Two sums", "launches": "Other launches", "head": "Half the output head"}
     columns |= {"due": "These three", "lost": "Not saved"}
@@ -280,7 +199,9 @@ def _with_rest(found: Rows, rows: Rows) -> Rows:
     separate, inside = launched()
     spares = (separate - inside - 2) * links.LAUNCH_US
     table = found.assign(sums=[_sums_us(rows, str(model)) for model in found["model"]], launches=spares)
-    table = table.round({of: 1 for of in ("saved", "overlap", *PARTS)})  # so that what is shown adds up
+    table = table.round(
+        {of: 1 for of in ("saved", "overlap", "sums", "launches", "head")}
+    )  # so that what is shown adds up
     table["other"] = table["saved"] - table["overlap"]
     table["due"] = table["sums"] + table["head"] + table["launches"]
     return table.assign(lost=table["due"] - table["other"])
@@ -318,18 +239,6 @@ def _kernels_us(models: Rows) -> Any:
     return np.array(
         [2 * (split.sum_us(split.SEPARATE, n, 2) - split.sum_us(split.FUSED, n, 2)) for n in sizes]
     )
-
-
-def _of_models(usual: Rows, few: Rows, form: str = ".1f") -> str:
-    """The range that the fused way saves a layer, and for how many models, where it is not for all."""
-    said = f"{usual.iloc[0]:{form}} to {usual.iloc[-1]:{form}} µs a layer"
-    return f"{said} on {len(usual)} of {len(usual) + len(few)} models" if len(few) else said
-
-
-def _usual(saved: Rows) -> tuple[Rows, Rows]:
-    """Microseconds a layer saved by model, in order: of most models, and of those that save far less."""
-    few = saved[saved < 0.5 * saved.median()] if saved.median() > 0 else saved[:0]
-    return saved.drop(few.index), few
 
 
 def _farthest(table: Rows) -> list[str]:
@@ -377,13 +286,6 @@ def _saved_by_width(rows: Rows) -> Rows:
     return (by[split.SEPARATE] - by[INSIDE]).dropna()
 
 
-def _little(few: Rows) -> str:
-    """What each of the models that save far less saves or loses, in microseconds."""
-    return listed(
-        f"{name} saves {us:.1f} µs" if us > 0 else f"{name} loses {-us:.1f} µs" for name, us in few.items()
-    )
-
-
 def takeaway(rows: Rows, gpu: Any) -> None:
     """The page's last word."""
     found = tokens(rows)
@@ -398,37 +300,21 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     lines = [
         f"- On two GPUs ({gpu}) a token is {fused['gain'].min():.2f} to {fused['gain'].max():.2f} times as "
         f"fast as on one, by {WAYS[split.FUSED]}.{said}",
-        f"- {_all(rows)}",
+        f"- {_paid(rows)}",
         four_gpus.takeaway(rows, gpu),
         "- A token exchanges a few KiB a layer, so latency decides; a prompt exchanges thousands of rows, so "
-        "the link's rate decides what a sum costs.",
+        "the link's rate decides what a sum costs ([appendix](#prompts)).",
     ]
     display.say("\n".join(filter(None, lines)))
 
 
-def _shares(rows: Rows, found: Rows) -> str:
-    """What overlap, spared launches and sums save a layer, as far as they were measured."""
-    overlap = found["overlap"].dropna()
-    parts = [f"overlap {_span(overlap)} (measured)"] if overlap.min() > 0 else []
-    if found["sums"].min() > 0:
-        parts.append(f"two sums inside norms {_span(found['sums'])} (by hand-overs timed alone)")
-    parts.append(f"other launches {_span(found['launches'])} (assumed)")
-    return "; ".join(parts)
-
-
-def _all(rows: Rows) -> str:
-    """What the changes save a layer, one by one, and what the fused way needs to pay."""
-    found = _with_rest(_layers(rows), rows)
-    usual, few = _usual(found.set_index("title")["saved"].sort_values())
-    text = f"Compared with {WAYS[split.SEPARATE]}, {WAYS[split.FUSED]} saves {_of_models(usual, few)}"
-    text += f" ({_little(few)})." if len(few) else "."
-    head = f"half the output head {_span(found['head'])} (by its bytes)"
-    text += f" By part: {_shares(rows, found)}; {head}."
-    if found["overlap"].isna().all():
-        return f"{text} What the overlap saves was not timed by itself."
-    lost = found["lost"][found["lost"] > 0]
-    if len(lost):
-        text += f" On {len(lost)} of {len(found)} models {_span(lost)} of that are lost, most likely to "
-        text += "different kernels"
-        text += f": on {listed(undone['title'])} all." if len(undone := _undone(found)) else "."
-    return text
+def _paid(rows: Rows) -> str:
+    """What overlap saves a layer, and where other kernels cost as much."""
+    table = _with_rest(_layers(rows), rows)
+    lost = _undone(table.dropna(subset="overlap"))
+    text = _overlap(table).replace("**", "")
+    return (
+        f"{text} Different kernels can cost as much: on {listed(lost['title'])} all of it."
+        if len(lost)
+        else text
+    )

@@ -32,11 +32,11 @@ def ended() -> None:
     separate, _ = launched()
     sums = sum(one.sums for one in next(iter(handovers.by_way().values())))
     display.say(
-        "[Lesson 08](08_decoder.ipynb)'s kernel runs a token in one launch, as its barriers make all blocks "
-        "of one GPU wait for each other. They do not reach the other GPU. So lesson 10b makes each sum in a "
-        f"kernel of its own, between other kernels: **{separate} launches in every layer**, {sums} of them "
-        "for sums, and each waits until the one before has ended. The fewer bytes a layer reads, the larger "
-        "a share of its time these starts are."
+        "[Lesson 08](08_decoder.ipynb)'s kernel runs a token in one launch: all its blocks run at once, so "
+        "barriers can make them wait for each other. Barriers do not reach the other GPU. So lesson 10b "
+        "makes each sum in a kernel of its own, between other kernels. **One GPU pays one launch a token, "
+        f"two pay {separate} in every layer**, {sums} of them for sums, and each waits until the one before "
+        "has ended. The fewer bytes a layer reads, the larger a share of its time these starts are."
     )
 
 

@@ -1,6 +1,4 @@
-"""One model worked out for lesson 10c: its bound, its estimate by plain launches, what was measured, and what
-is left.
-"""
+"""One model worked out for lesson 10c: its bound, its estimate by plain launches, and what is left."""
 
 from __future__ import annotations
 
@@ -45,47 +43,23 @@ def predicted(rows: Rows) -> None:
     display.table(pd.DataFrame(lines, columns=list(columns)), columns, forms, title)
 
 
-def measured(rows: Rows) -> None:
-    """Show what the same model takes beside its predictions, and say what is left."""
+def left(rows: Rows) -> str:
+    """What is left above the bound of the same model, and how much of it hand-overs explain; or ""."""
     mine = _model(rows)
-    if mine.empty:
-        return
-    estimate = float(plain_us(tokens(rows))[thread(rows)])
-    us, bound = mine["median_us"], mine["predicted_us"]
-    layers = model_shapes.get(str(mine["model"].iloc[0])).layers
-    ways = (
-        (links.ALONE, "One GPU, its bound", bound.get(links.ALONE, np.nan)),
-        (split.FUSED_PLAIN, "Two by plain launches, their estimate", estimate),
-        (split.FUSED, "Two with overlap, their bound", bound[split.FUSED]),
-    )
-    lines = [
-        {
-            "line": says,
-            "said": said,
-            "got": us[impl],
-            "more": (us[impl] - said) / layers,
-            "gain_said": bound.get(links.ALONE, np.nan) / said if impl != links.ALONE else np.nan,
-            "gain": mine["gain"][impl] if impl != links.ALONE else np.nan,
-        }
-        for impl, says, said in ways
-        if impl in mine.index
-    ]
-    columns = {"line": "Way and its prediction", "said": "Predicted (µs)", "got": "Measured (µs)"}
-    columns |= {"more": "More, in each layer (µs)", "gain_said": "Gain, predicted", "gain": "measured"}
-    forms = {"line": "", "said": "{:,.0f}", "got": "{:,.0f}", "more": "{:.1f}"}
-    forms |= dict.fromkeys(("gain_said", "gain"), "{:.2f}")
-    display.table(pd.DataFrame(lines), columns, forms, f"{thread(rows)}, predicted and measured")
-    display.say(_left(rows, mine, (us[split.FUSED] - bound[split.FUSED]) / layers))
+    if split.FUSED not in mine.index:
+        return ""
+    us, bound = (float(mine[of][split.FUSED]) for of in ("median_us", "predicted_us"))
+    return _left(rows, mine, (us - bound) / model_shapes.get(str(mine["model"].iloc[0])).layers)
 
 
 def _left(rows: Rows, mine: Rows, more: float) -> str:
     """What is left above the bound with overlap, and how much of it hand-overs explain."""
     launches = launched()[1]
     if more <= 0:
-        return "With overlap nothing is left above the bound."
+        return f"On {thread(rows)} nothing is left above the bound with overlap."
     text = (
-        f"**With overlap {more:.1f} µs a layer are left above the bound**, {more / launches:.1f} for each of "
-        f"the {launches} kernels."
+        f"On {thread(rows)} {more:.1f} µs a layer are left above the bound with overlap, "
+        f"{more / launches:.1f} for each of the {launches} kernels."
     )
     width = model_shapes.get(str(mine["model"].iloc[0])).hidden
     charged, alone = split.sum_us(split.FUSED, 2 * width, 2), lesson_10c_handover.alone_us(rows, width)

@@ -16,6 +16,7 @@ from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, SKY, Canvas,
 _SLOTS, _PIECES = 3, 4  # slots that are drawn, and pieces that a slot is unpacked and multiplied in
 _LANES = ("copies", "unpack", "tensor cores", "wait")
 _FILLS = {"order": GREY, "under way": SKY, "x": PALE, "unpack": AMBER, "multiply": BLUE, "wait": NONE}
+_IDLE = "#E9B8D3"
 _EXAMPLE = (29.4, 18.0, 15.0)  # steps of three rungs that were not measured
 _X = 0.1  # the share of a slot's work that loading x into registers is drawn
 
@@ -100,7 +101,7 @@ def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str 
     canvas, left, said = Canvas(), 82.0, list[str]()
     heads = (
         f"{_SLOTS} slots stand for all that a warp or warpgroup multiplies; the first is already full.",
-        "a: tensor cores wait for the first piece of a slot; other warpgroups may use them.",
+        "Idle: tensor cores wait for the first piece of a slot; other warpgroups may use them.",
     )
     for k, line in enumerate(heads):
         canvas.text(0, 11 + 15 * k, line, svg.SMALL)
@@ -121,8 +122,8 @@ def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str 
             for fill in (_FILLS[p.what],)
         )
         for gap in gaps(pieces) if way.overlaps else ():
-            middle = left + (gap.start + gap.end) / 2 * unit
-            canvas.text(middle, top + 20 * _LANES.index(gap.lane) + 12, "a", svg.SMALL, "middle")
+            wide = (gap.end - gap.start) * unit
+            canvas.cell(left + gap.start * unit, top + 20 * _LANES.index(gap.lane), wide, 16, "", _IDLE)
         if not way.barrier:
             canvas.text(left, top + 72, "no wait of the whole block", svg.SMALL)
         ends = left + whole * unit
@@ -168,6 +169,7 @@ def _key(canvas: Canvas, y: float) -> float:
         "load x into registers": PALE,
         "unpack": AMBER,
         "multiply": BLUE,
+        "idle": _IDLE,
         "wait at the barrier": NONE,
     }
     x = 0.0

@@ -57,8 +57,8 @@ def worked_launches(here: Rows, format: str, lab: Lab) -> None:
     read = (first.bytes - cache) / lab.roof["dram_read"].value / 1e3
     text = (
         f"Predicted in {ablation.FORMATS[first.format]}: {products:,.0f} µs for products by lesson 07's law "
-        f"({read:,.0f} for their bytes at the read roof; the rest is what {first.phases - layers:.0f} launches "
-        f"cost beside them), {attention:,.0f} for {layers:.0f} launches of attention and "
+        f"({read:,.0f} for their bytes at the read roof; the rest is what {first.phases - layers:.0f} "
+        f"launches cost beside them), {attention:,.0f} for {layers:.0f} launches of attention and "
         f"the cache's bytes. Together {first.predicted_us:,.0f} µs a token; measured "
         f"**{first.median_us:,.0f}**."
     )

@@ -237,18 +237,18 @@ def test_a_prediction_is_worked_and_its_miss_explained_where_it_missed(h200, row
     lesson_08_predictions.worked_prediction(here, "int4_g128", h200)
     (row,) = here[(here["impl"] == "3_persistent") & (here["format"] == "int4_g128")].to_dict("records")
     assert f"Together {row['predicted_us']:,.0f} µs a token" in texts[0] and "141 grid barriers" in texts[0]
-    assert f"{row['median_us']:,.0f} µs a token, not" in lesson_08_predictions.why_missed(
-        here, "int4_g128", h200
-    )
+    assert f"measured **{row['median_us']:,.0f}**" in texts[0] and "of a bare barrier" in texts[0]
     lesson_08_predictions.worked_launches(here, "fp16", h200)
     (first,) = here[(here["impl"] == "1_kernel_per_phase") & (here["format"] == "fp16")].to_dict("records")
-    assert (
-        f"Together {first['predicted_us']:,.0f} µs a token" in texts[1]
-        and "In `2_pdl` each of 141" in texts[1]
-    )
+    assert f"Together {first['predicted_us']:,.0f} µs a token" in texts[1] and "are left out" in texts[1]
     lesson_08_predictions.worked_launches(here.assign(predicted_us=1e4), "fp16", h200)
     assert len(texts) == 2, "parts that no longer add up are not said"
+    lesson_08_predictions.worked_overlap(here, "int4_g128")
+    assert "each of 141 launches costs" in texts[2] and "was not measured" in texts[2]
     kept = here.assign(predicted_us=here["median_us"])
+    lesson_08_predictions.worked_overlap(kept, "int4_g128")
+    lesson_08_predictions.worked_overlap(here.assign(predicted_us=1.0), "int4_g128")
+    assert len(texts) == 4 and "was not measured" not in texts[3]
     assert lesson_08_predictions.why_missed(kept, "int4_g128", h200) == ""
     assert lesson_08_predictions.why_missed(here.iloc[:0], "int4_g128", h200) == ""
 
@@ -263,9 +263,11 @@ def test_findings_follow_the_rows(rows, monkeypatch):
         lesson_08_steps.losses(climbs, "int4_g128", found, {})
     assert "**1. The largest step in INT4 is `1_kernel_per_phase`" in texts[0]
     assert "With equal heads INT4 makes" in texts[0] and "**2. " in texts[0]
-    assert "On llama-3-8b other rungs come first: in FP16 `7_split_k`" in texts[0]
-    assert "3 steps lose in INT4: 4_tma" in texts[1] and "Why was not measured." in texts[1]
-    assert "is level with" not in texts[2] and texts[3] == "No step is slower than the one that it builds on."
+    assert "come first: llama-3-8b" in texts[1] and "- In FP16 `7_split_k` is the fastest" in texts[1]
+    assert "3 steps lose in INT4: 4_tma" in texts[2] and "Why was not measured." in texts[2]
+    assert (
+        "is level with" not in texts[3] and texts[-1] == "No step is slower than the one that it builds on."
+    )
 
 
 def test_the_clock_says_where_a_loss_is_or_that_it_does_not_show_it(h200, rows, monkeypatch):
@@ -302,6 +304,7 @@ def test_a_step_is_said_with_its_gain_and_the_library_with_its_launches(h200, ro
     assert len(texts) == 2 and texts[0].startswith("`2_pdl`: **1.27 times the speed of rung 1 in INT4**")
     assert "1.29 times in FP16" in texts[0] and "the speed of rung 6 in FP16" in texts[1]
     lesson_08_steps.rungs(climbs, "fp16")
+    assert tables[0]["said"].str.startswith("≤").sum() == 6 and tables[0]["tok_s"].notna().all()
     assert tables[0]["rung"].tolist() == list(decode.RUNGS) and tables[0]["gain"].notna().all()
     lesson_08_steps.launches(h200)
     assert tables[1]["all"].tolist() == ["49", "not traced", "5"] and "the others are a layer's 7" in texts[2]

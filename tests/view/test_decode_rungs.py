@@ -33,14 +33,14 @@ def test_every_piece_of_a_chunk_is_copied_once_and_as_the_source_addresses_it():
 def test_slots_are_filled_again_where_the_source_asks_for_it():
     texts = step("3_persistent"), step("5_prefetch_at_barrier")
     drawing = decode_rungs.held_back(SHAPE, "fp16")
-    assert "3_persistent: memory idles for 5 of 5" in drawing.says
+    assert "3_persistent: memory idles for 4 of 5" in drawing.says
     assert "5_prefetch_at_barrier: memory idles for 1 of 5" in drawing.says
     call = "fetch_deferred(s, m, smem, slot);"
     first = (
         texts[1].replace(call, "", 1).replace("arrive_at_grid_barrier", f"{call} arrive_at_grid_barrier", 1)
     )
     before = decode_rungs.held_back(SHAPE, "fp16", (texts[0], first))
-    assert "5_prefetch_at_barrier: memory idles for 5 of 5" in before.says and before.svg() != drawing.svg()
+    assert "5_prefetch_at_barrier: memory idles for 4 of 5" in before.says and before.svg() != drawing.svg()
     assert "leaves 2 slots" in decode_rungs.held_back(SHAPE, "q8_0").says
 
 
@@ -51,6 +51,9 @@ def test_a_key_is_loaded_for_as_many_heads_as_a_block_has():
 
 
 def test_a_product_cut_along_k_gives_every_sm_work():
-    drawing = decode_rungs.divided(1536, 16, 132, 2)
-    assert "96 of 132 SMs have work" in drawing.says and "part 2 of k" in drawing.svg()
-    assert "part 3 of k" in decode_rungs.divided(1536, 16, 132, 3).svg()
+    drawing = decode_rungs.divided(96, 12, 12, 132)
+    assert "96 of 132 SMs have work, 12 chunks each" in drawing.says and "at most 9" in drawing.says
+    assert "12 parts of k" in drawing.svg() and "132 SMs: 8 or 9" in drawing.svg()
+    for chunks, slabs, blocks in ((12, 12, 132), (70, 11, 132), (24, 12, 100), (5, 1, 7)):
+        work = decode_rungs.chunks_by_block(96, chunks, slabs, blocks)
+        assert len(work) == blocks and sum(work) == 96 * chunks, "every chunk is multiplied once"

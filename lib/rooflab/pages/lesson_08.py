@@ -24,6 +24,7 @@ from rooflab.pages.lesson_08_phases import waits_drawn as waits_drawn
 from rooflab.pages.lesson_08_predictions import measured as measured
 from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
 from rooflab.pages.lesson_08_predictions import worked_launches as worked_launches
+from rooflab.pages.lesson_08_predictions import worked_overlap as worked_overlap
 from rooflab.pages.lesson_08_predictions import worked_prediction as worked_prediction
 from rooflab.records.store import Store
 from rooflab.studies import decode
@@ -44,7 +45,7 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     keys = [(step.impl, step.format) for step in climbed.itertuples()]
     steps = mine.set_index(["impl", "format"]).loc[keys].reset_index()
     first, best = steps.iloc[0], steps.sort_values("tok_s").iloc[-1]
-    answer = f"{first.impl} makes {first.tok_s:,.0f} tokens a second on the {gpu}; "
+    answer = f"{first.impl} makes {_few(first.tok_s)} tokens a second on the {gpu}; "
     answer += f"{'our fastest, ' if best.kind == 'own' else ''}{best.impl} with "
     answer += f"{ablation.FORMATS[best.format]} weights, makes {best.tok_s:,.0f}, "
     answer += f"{best.roof_fraction:.0%} of what memory's rate allows with these weights. "
@@ -68,6 +69,11 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     title = f"The decoder's ladder, one sequence, output head in {ablation.FORMATS[head]}"
     roof = (roof[0].replace("INT4", ablation.FORMATS[best.format]), *roof[1:])
     return answer, able, bars(steps, names, gpu, title, roof, y="tok_s")
+
+
+def _few(rate: float) -> str:
+    """A rate, below 100 with a decimal, so that ratios to it can be checked."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:,.1f}"
 
 
 def _published(rows: Rows, lab: Lab) -> list[str]:
@@ -174,7 +180,9 @@ def ratios_to_others(tables: dict[str, Any]) -> None:
                     f"{ablation.FORMATS[format]} {ours.tok_s.iloc[0] / top.tok_s:.2f} times {top['name']}"
                 )
         if words:
-            display.say(f"{name} against the fastest of the others: {'; '.join(words)}.")
+            display.say(
+                f"{name} against the fastest of the others, from unrounded rates: {'; '.join(words)}."
+            )
 
 
 def counted_bytes(lab: Lab) -> Rows:
@@ -305,7 +313,7 @@ def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, last: st
     tops = here[here.usual].dropna(subset="tok_s").sort_values("tok_s").drop_duplicates("format", keep="last")
     one = table[(table.model == decode.MODEL) & table.usual].sort_values("median_us").iloc[0]
     rates = ", ".join(f"{row.weights_as} {row.tok_s:,.0f}" for row in tops.itertuples())
-    since = f" transformers' eager calls make {eager:,.0f} in FP16." if eager > 0 else ""
+    since = f" transformers' eager calls make {_few(eager)} in FP16." if eager > 0 else ""
     any_head = here.sort_values("tok_s").iloc[-1]
     other = f" With another output head the most is {any_head.tok_s:,.0f} ({any_head.weights_as})."
     level = [ablation.FORMATS[row.format] for row in level_formats(climbs) or ()]

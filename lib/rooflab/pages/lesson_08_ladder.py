@@ -21,19 +21,11 @@ def climbed(rows: Rows) -> dict[str, Any]:
 
 
 def ladders(climbs: dict[str, Any], gpu: str, here: Rows, format: str) -> None:
-    """Show what was predicted of every step in `format` and what it makes, and all formats with times and
-    shares of the roof, folded.
-    """
+    """Show every step of all formats, `format` first, with times and shares of the roof, folded."""
     held = [each for each, climb in climbs.items() if len(climb)]
-    main = format if format in held else held[0] if held else ""
-    for each in sorted(held, key=lambda name: name != main):
+    for each in sorted(held, key=lambda name: name != format):
         climb = climbs[each]
         size = climb.bytes.max() / 1e6
-        if each == main:
-            caption = f"{ablation.FORMATS[each]}, {size:,.0f} MB a token, {gpu}, tokens a second"
-            heads = {"impl": "step", "said": "predicted", "tok_s": "measured"}
-            heads |= {"reached": "measured ÷ predicted"}
-            display.table(_side_by_side(climb), heads, {"tok_s": "{:,.0f}", "reached": "{:.2f}"}, caption)
         caption = f"{ablation.FORMATS[each]} with times and shares of the roof, {size:,.0f} MB a token, {gpu}"
         heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "predicted": "predicted"}
         heads |= {"reached": "measured ÷ predicted", "share": "% of the roof", "below": "builds on"}
@@ -50,7 +42,7 @@ def ladders(climbs: dict[str, Any], gpu: str, here: Rows, format: str) -> None:
         display.say(text)
 
 
-def _side_by_side(climb: Rows) -> Rows:
+def side_by_side(climb: Rows) -> Rows:
     """A ladder with `said`, the prediction, the roof as the most that a step may make."""
     shown, roofs = without_roofs(climb), carries_roof(climb)
     shown["said"] = [
@@ -67,14 +59,13 @@ def short_name(name: str) -> str:
 
 
 def findings(climbs: dict[str, Any], format: str, rows: Rows) -> None:
-    """Say the ladder's findings, numbered: the largest step and the fastest way, where the larger model's is
-    another, and a smaller format that brings less than its bytes.
+    """Say the ladder's findings, numbered: the largest step and the fastest way, and a smaller format that
+    brings less than its bytes; folded, where the larger model's fastest way is another.
     """
-    found = [
-        _largest_step(climbs, format) + _larger_model(rows),
-        _small_format(climbs, rows),
-    ]
+    found = [_largest_step(climbs, format), _small_format(climbs, rows)]
     display.say("\n\n".join(f"**{k}. {each}" for k, each in enumerate(filter(None, found), 1)))
+    if other := _larger_model(rows):
+        display.fold_items(f"Where other rungs come first: {decode.LARGE}", [other])
 
 
 def _largest_step(climbs: dict[str, Any], format: str) -> str:
@@ -115,7 +106,8 @@ def _larger_model(rows: Rows) -> str:
             f"in {ablation.FORMATS[format]} `{top.name}` is the fastest, {top.tok_s:,.0f} tok/s against "
             f"{usual.tok_s:,.0f} of `{usual.name}`" + (" (level)" if display.level(top, usual) else "")
         )
-    return f"\n\nOn {decode.LARGE} other rungs come first: {'; '.join(words)}." if words else ""
+    text = "; ".join(words)
+    return f"{text[0].upper()}{text[1:]}." if words else ""
 
 
 def _small_format(climbs: dict[str, Any], rows: Rows) -> str:

@@ -57,8 +57,9 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str, clocks: Clocks | None 
         each for each in (_by_format(table, rows, roof.value, last, clocks or {}), _by_model(table)) if each
     ]
     if uneven and why and table.each.min() > 0:
-        text += " Two effects pull in opposite directions:" if len(why) > 1 else " What the rows say of why:"
-        text += "\n\n" + "\n".join(f"- {each}" for each in why) + _unexplained(table)
+        head = "Two effects pull in opposite directions" if len(why) > 1 else "What the rows say of why"
+        text += f"\n\n<details><summary>{head}</summary>\n\n" + "\n".join(f"- {each}" for each in why)
+        text += f"{_unexplained(table)}\n\n</details>"
     display.say(text)
     return last, table
 

@@ -12,9 +12,9 @@ from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.ops import decoder
-from rooflab.pages import Rows, lesson_08_clock
+from rooflab.pages import Rows, lesson_08_clock, lesson_08_timeline
 from rooflab.pages.lesson_08_clock import Clocks
-from rooflab.pages.lesson_08_ladder import short_name
+from rooflab.pages.lesson_08_ladder import short_name, side_by_side
 from rooflab.profile import parts
 from rooflab.studies import decode
 from rooflab.view import diagram, display
@@ -43,17 +43,24 @@ _CHANGES = {
 
 
 def rungs(climbs: dict[str, Any], format: str) -> None:
-    """Show what each rung changes, and in a format how many times the speed of the one that it builds on."""
+    """Show what each rung changes, and in a format its rate, predicted and measured, and how many times the
+    speed of the one that it builds on.
+    """
     ladder, climb = decoder.LADDERS["decode_step"], climbs[format]
     table = pd.DataFrame(
         {"rung": [r.name for r in ladder], "says": [_CHANGES.get(r.name, r.idea) for r in ladder]}
     )
     heads, caption = {"rung": "rung", "says": "what it changes"}, "The rungs"
     if len(climb):
-        table["gain"] = table["rung"].map(dict(zip(climb.impl, climb.gain, strict=True)))
-        heads["gain"] = f"× in {ablation.FORMATS[format]}"
-        caption += "; ×: how many times the speed of the step that it builds on"
-    display.table(table, heads, {"gain": "{:.2f}"}, caption)
+        both = side_by_side(climb).set_index("impl")
+        for name in ("said", "tok_s", "gain"):
+            table[name] = table["rung"].map(both[name])
+        table["said"] = table["said"].fillna("")
+        heads |= {"said": "predicted", "tok_s": "measured", "gain": "×"}
+        caption += f" in {ablation.FORMATS[format]}, tokens a second; ≤: the roof, where no other prediction "
+        caption += "was made; ×: the speed of the step that it builds on, of which "
+        caption += f"{1 / crossover.LEVEL:.2f} to {crossover.LEVEL:.2f} is level"
+    display.table(table, heads, {"tok_s": "{:,.0f}", "gain": "{:.2f}"}, caption)
 
 
 def step(climbs: dict[str, Any], format: str, *names: str) -> None:
@@ -103,8 +110,10 @@ def launches(lab: Lab) -> None:
         display.say(said)
 
 
-def at_phase_end(climbs: dict[str, Any], format: str, clocks: Clocks) -> None:
-    """Say which ring later rungs take in which format, and what the clock shows of it."""
+def at_phase_end(clocks: Clocks) -> None:
+    """Say, folded, how many slots are left empty, what the clock shows of the ring of rung 6, and which ring
+    later rungs take in which format.
+    """
     said = lesson_08_clock.ring(clocks, _RING, "3_persistent")
     wins = [f for f, ring in decode.RINGS.items() if ring == _RING]
     rest = [f for f in decode.RINGS if f not in wins]
@@ -114,8 +123,8 @@ def at_phase_end(climbs: dict[str, Any], format: str, clocks: Clocks) -> None:
             f" `{decode.DIVIDED}` and later rungs, as built for an H200, take the ring of rung 6 in "
             f"{words[0]} and that of rung 5 in {words[1]}."
         )
-    if said:
-        display.say(said.strip())
+    shown = [lesson_08_timeline.slots_left_empty(), *filter(None, [said.strip()])]
+    display.fold_parts("How many slots are left empty, and what the clock says of it, by format", shown)
 
 
 def flags(clocks: Clocks, climbs: dict[str, Any]) -> None:

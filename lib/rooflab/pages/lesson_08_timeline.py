@@ -65,34 +65,45 @@ def _unmarked(first: pd.DataFrame, names: list[str], name: str) -> str:
         )
     took = first["down_multiplied_us"] - first["down_ready_us"]
     if idle := int((took < 0.2 * took.median()).sum()):
+        none = idle == len(first) - model_shapes.get(decode.MODEL).hidden // _UNIT
         lines.append(
-            f"Lines without blue in *down*: {idle} of {len(first)} blocks of `{name}` have hardly a part "
-            "of that product."
+            f"Lines without blue in *down*: {idle} of {len(first)} blocks of `{name}` have "
+            f"{'no' if none else 'hardly a'} part of that product."
         )
     return "\n\n".join(lines)
 
 
-def divided_drawn(lab: Lab) -> None:
-    """Draw k divided over blocks, where rows alone leave SMs without work."""
-    sms, rows = int(lab.run["sms"]), model_shapes.get(decode.MODEL).hidden
+def divided_drawn(lab: Lab, format: str) -> None:
+    """Draw the output product's work by block in the page's `format`, where rows alone leave SMs without
+    work: by rows, and cut along k too, as the rung's launch rule and schedule.cuh have it.
+    """
+    sms, shape = int(lab.run["sms"]), engine.spec(decode.MODEL).shape
+    rows, k = shape.matrices["out"]
     tiles = rows // _UNIT
     if tiles >= sms:
         return
+    rung = rung_of(decoder.LADDERS["decode_step"], decode.DIVIDED, decode.DIVIDED)
+    slabs = decoder_plan.split_for(rung, shape, format, sms, "90")["OUT_SLABS"]
+    chunks = k // decoder_plan.chunk_of(format)
+    parts = decode_rungs.chunks_by_block(tiles, chunks, slabs, sms)
     display.say(
         f"The output product has {rows:,} rows, and so has down. A block takes {_UNIT} of them at a time, so "
-        f"{tiles} blocks have work. `7_split_k` also cuts each row into parts, so that all {sms} SMs "
-        "have work."
+        f"{tiles} blocks have work, each {_UNIT} rows of {chunks} chunks (of {k // chunks} weights a row). "
+        f"`7_split_k` cuts *k* into {slabs} parts, and deals each to a group of blocks. All {sms} SMs have "
+        f"work, the busiest {max(parts)} chunks in place of {chunks}. The parts of a row are added up by "
+        "atomics."
     )
-    slabs = rung_of(decoder.LADDERS["decode_step"], decode.DIVIDED, decode.DIVIDED).defines["OUT_SLABS"]
-    decode_rungs.divided(rows, _UNIT, sms, slabs).show()
+    decode_rungs.divided(tiles, chunks, slabs, sms).show()
 
 
 def phase_end_drawn() -> None:
-    """Draw what a warp and memory do at a phase's end in 3_persistent and in 5_prefetch_at_barrier, in FP16,
-    and say how many slots the latter leaves empty in each format.
-    """
+    """Draw a warp and memory at a phase's end in 3_persistent and in 5_prefetch_at_barrier, in FP16."""
+    decode_rungs.held_back(engine.spec(decode.MODEL).shape, "fp16").show()
+
+
+def slots_left_empty() -> str:
+    """How many slots a warp of 5_prefetch_at_barrier leaves empty in each format."""
     shape, name = engine.spec(decode.MODEL).shape, "5_prefetch_at_barrier"
-    decode_rungs.held_back(shape, "fp16").show()
     rung = rung_of(decoder.LADDERS["decode_step"], name, name)
     words, none = [], []
     for format, head in decode.FORMATS.items():
@@ -108,7 +119,7 @@ def phase_end_drawn() -> None:
             none.append(
                 f" In {ablation.FORMATS[format]} {only}: there it hardly differs from `3_persistent`."
             )
-    display.say(
+    return (
         f"How many slots a warp of `{name}` leaves empty was chosen by trial on an H200: "
         f"{listed(words)}.{''.join(none)}"
     )

@@ -6,6 +6,7 @@ example's clock.
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from typing import NamedTuple
 
 from rooflab.errors import UsageError
@@ -111,40 +112,39 @@ class Step(NamedTuple):
     end: float
 
 
-_WORDS = {"multiplies": "×", "copies": "copy", "waits": "waits for the other blocks"}
-_FILLS = {"multiplies": AMBER, "copies": BLUE, "waits": NONE, "idle": PALE}
+_WORDS = {"multiplies": "×", "copies": "copy", "waits": "waits for the other blocks", "orders": "…"}
+_FILLS = {"multiplies": AMBER, "copies": BLUE, "waits": NONE, "orders": PALE}
 
 
 def end_of_phase(text: str, held: int, shown: int = _SHOWN) -> list[Step]:
-    """A warp (lane 0) and memory (lane 1) at a phase's end: a warp multiplies a chunk and orders the next
-    copy into its slot, which takes as long as memory takes for one; `held` slots stay empty until
-    `fetch_deferred`, where the source calls it.
+    """A warp (lane 0) and memory (lane 1) at a phase's end, where memory is behind: a warp multiplies a chunk
+    and orders the next copy into its slot, which memory takes when it is done with the copy before; `held`
+    slots stay empty until `fetch_deferred`, where the source calls it.
     """
     loop = _found(r"run_phase\(.*?wait_at_grid_barrier", text)[0]
     deferred = loop.find("fetch_deferred")
     after = deferred > loop.index("arrive_at_grid_barrier")  # not found is before it, too
     held = held if deferred >= 0 else 0
-    found, now = list[Step](), 0.0
+    found, now, free = [Step(1, "copies", 0.0, 1.0)], 0.0, 1.0  # an earlier copy
     for chunk in range(shown):
         found.append(Step(0, "multiplies", now, now + 0.5))
         now += 0.5
-        if chunk < shown - held:
-            found.append(Step(1, "copies", now, now + 1))
-            now += 1
-    if not after:
-        found += [Step(1, "copies", now + k, now + k + 1) for k in range(held)]
-        now += held
-    arrived = now
+        for _ in range(chunk < shown - held or held * (not after and chunk == shown - 1)):
+            taken = max(now, free)
+            found += [Step(0, "orders", now, taken)] * (taken > now) + [Step(1, "copies", taken, taken + 1)]
+            now, free = taken, taken + 1
     if after:
-        found += [Step(1, "copies", now + k, now + k + 1) for k in range(held)]
-    found.append(Step(0, "waits", arrived, arrived + _BARRIER))
+        start = max(now, free)
+        found += [Step(1, "copies", start + k, start + k + 1) for k in range(held)]
+    found.append(Step(0, "waits", now, now + _BARRIER))
     return found
 
 
 def idle_at_the_end(steps: list[Step]) -> float:
     """How long memory has nothing to copy while a warp waits."""
     wait = next(step for step in steps if step.what == "waits")
-    copied = sum(step.end - step.start for step in steps if step.lane == 1 and step.start >= wait.start)
+    ends = [(max(step.start, wait.start), min(step.end, wait.end)) for step in steps if step.lane == 1]
+    copied = sum(max(0.0, end - start) for start, end in ends)
     return max(0.0, wait.end - wait.start - copied)
 
 
@@ -181,46 +181,64 @@ def held_back(shape: Shape, format: str, texts: tuple[str, str] | None = None) -
         f"An example (not measured): a warp multiplies a phase's last {_SHOWN} chunks (×), all in its ring.",
         svg.SMALL,
     )
-    aim = (
-        "A copy brings the next phase's weights into the slot that an × freed. Ordering it holds the warp up."
-    )
+    aim = "A copy brings the next phase's weights into the slot that an × freed. …: memory is behind,"
     canvas.text(0, y + 16, aim, svg.SMALL)
     note = f"5_prefetch_at_barrier leaves {counted(held, 'slot')} of a warp empty until it has arrived."
-    canvas.text(0, y + 30, note, svg.SMALL)
+    late = "and the warp waits until it takes the order. Then the copy runs beside the next ×."
+    canvas.text(0, y + 30, late, svg.SMALL)
+    canvas.text(0, y + 44, note, svg.SMALL)
     return single("What memory does at a phase's end", f"An example. {'; '.join(said)}. {note}", canvas)
 
 
-def divided(rows: int, each: int, sms: int, slabs: int) -> Drawing:
-    """A matrix of `rows` of which a block takes `each`, and the same cut along k into `slabs`, too; beneath,
-    a square an SM, filled where it has work.
+def chunks_by_block(units: int, chunks: int, slabs: int, blocks: int) -> list[int]:
+    """How many chunks each block multiplies of a matrix that is cut into `slabs` along k (slab_of and plan_of
+    in schedule.cuh): a group of blocks shares the chunks of a slab as evenly as goes.
     """
-    canvas, wide, tall, across, cell = Canvas(), 264.0, 66.0, 22, 12.0
-    ways = [(f"cut by rows: {rows // each} blocks", 1, min(rows // each, sms))]
-    ways += [(f"7_split_k, by k, too: {sms} blocks", slabs, sms)]
-    for place, (words, cuts, busy) in enumerate(ways):
-        x = 300.0 * place
-        canvas.text(x, 12, words, bold=True)
-        canvas.rect(x, 20, wide, tall, SKY)
-        canvas.line([(x, 20 + tall / 2), (x + wide, 20 + tall / 2)], 0.8)
-        for k in range(1, cuts):
-            canvas.line([(x + wide * k / cuts, 20), (x + wide * k / cuts, 20 + tall)], 0.8)
-        for k in range(2 * cuts):
-            at = (x + wide * (k % cuts + 0.5) / cuts, 20 + tall * (k // cuts + 0.5) / 2 + 4)
-            part = f", part {k % cuts + 1} of k" if cuts > 1 else ""
-            canvas.text(*at, f"{each} rows{part}", svg.SMALL, "middle", svg.on(SKY))
-        top = 20 + tall + 26
-        canvas.text(x, top - 6, f"the {sms} SMs:", svg.SMALL)
-        places = [(x + i % across * cell, top + i // across * cell, cell - 2) for i in range(sms)]
-        canvas.strips(places[:busy], cell - 2, BLUE)
-        canvas.strips(places[busy:], cell - 2, PALE)
-    y = canvas.height + 18
-    canvas.text(
-        0,
-        y,
-        f"Two of the {rows // each} pieces of {each} rows are drawn. Pale: an SM without work.",
-        svg.SMALL,
-    )
-    says = f"{rows} rows, {each} a block: {ways[0][2]} of {sms} SMs have work; cut along k, too, all."
+    found = []
+    for block in range(blocks):
+        slab = block * slabs // blocks
+        first, after = (-(-each * blocks // slabs) for each in (slab, slab + 1))
+        work = units * ((slab + 1) * chunks // slabs - slab * chunks // slabs)
+        place, group = block - first, after - first
+        found.append((place + 1) * work // group - place * work // group)
+    return found
+
+
+def divided(units: int, chunks: int, slabs: int, sms: int) -> Drawing:
+    """A matrix of `units` times `chunks`, fewer units than SMs, cut into blocks' parts by rows, and along k
+    into `slabs`, too; beneath, a bar an SM, as tall as the chunks that it multiplies.
+    """
+    canvas, wide, tall, bar, high = Canvas(), 264.0, 96.0, 2.0, 48.0
+    work = [[chunks] * units + [0] * (sms - units), chunks_by_block(units, chunks, slabs, sms)]
+    spans = [" or ".join(f"{each}" for each in sorted(set(mine))) for mine in work]
+    heads = ("rungs before: by rows", f"7_split_k: {slabs} parts of k, too")
+    for place, (head, mine, span) in enumerate(zip(heads, work, spans, strict=True)):
+        x, cuts = 292.0 * place, slabs if place else 1
+        canvas.text(x, 12, head, bold=True)
+        canvas.cell(x, 20, wide, tall, "" if place else f"{units} parts, each of all k", SKY)
+        for slab in range(cuts if place else 0):
+            group = sum(i * slabs // sms == slab for i in range(sms))
+            lines = [(x + slab * wide / cuts, 20 + tall * k / group, wide / cuts) for k in range(1, group)]
+            canvas.strips(lines, 1, svg.WHITE)
+            canvas.line([(x + slab * wide / cuts, 20), (x + slab * wide / cuts, 20 + tall)], 0.8)
+        across, down = wide / cuts, tall * cuts / (sms if place else units)
+        canvas.bars([(x, 20, across)], down, BLUE)
+        top = 20 + tall + 22
+        canvas.text(x, top - 6, f"chunks of each of the {sms} SMs: {span}", svg.SMALL)
+        base = top + high
+        runs, start = list[tuple[int, int, int]](), 0
+        for amount, same in groupby(mine):
+            count = len(list(same))
+            runs.append((amount, start, count))
+            start += count
+        for amount in sorted(set(mine) - {0}):
+            size = high * amount / chunks
+            at = [(x + i * bar, base - size, n * bar) for each, i, n in runs if each == amount]
+            canvas.strips(at, size, BLUE)
+        canvas.line([(x, base), (x + sms * bar, base)], 0.8)
+    canvas.text(0, canvas.height + 18, "Dark in the matrix: the part of the first SM.", svg.SMALL)
+    most = [max(each) for each in work]
+    says = f"{units} of {sms} SMs have work, {most[0]} chunks each; cut along k, too, all, at most {most[1]}."
     return single("Who has work in the output product", says, canvas)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from rooflab.analysis import extrapolation
@@ -110,7 +109,8 @@ def _example(part: Rows, cause: str, here: Any) -> Any:
     if cause == "peak" and len(bound):
         useful = [round(_useful(row, here.sms), 6) for row in bound.itertuples()]
         return bound.assign(rank=useful).sort_values(["rank", "batch", "n", "k"], kind="stable").iloc[-1]
-    off = np.log(mine["one_us"] / mine["median_us"]).abs()
+    ratio = mine["one_us"] / mine["median_us"]
+    off = ratio.where(ratio >= 1, 1 / ratio)
     return mine.assign(rank=off).sort_values("rank", kind="stable").iloc[-1]
 
 

@@ -1,8 +1,12 @@
 """Drawings of what single rungs of the decoder change, read off their sources."""
 
+import dataclasses
+
 import pytest
 from rooflab import engine
 from rooflab.errors import UsageError
+from rooflab.ops import decoder, decoder_plan, rung_of
+from rooflab.pages import lesson_08_timeline
 from rooflab.paths import KERNELS
 from rooflab.view.diagram import decode_rungs
 
@@ -57,3 +61,10 @@ def test_a_product_cut_along_k_gives_every_sm_work():
     for chunks, slabs, blocks in ((12, 12, 132), (70, 11, 132), (24, 12, 100), (5, 1, 7)):
         work = decode_rungs.chunks_by_block(96, chunks, slabs, blocks)
         assert len(work) == blocks and sum(work) == 96 * chunks, "every chunk is multiplied once"
+
+
+@pytest.mark.parametrize(("format", "chunk"), lesson_08_timeline.CHUNK.items())
+def test_a_chunk_is_as_wide_as_the_launch_rule_has_it(format, chunk):
+    shape = dataclasses.replace(SHAPE, heads=5, kv_heads=1, head_dim=chunk)
+    rung = rung_of(decoder.LADDERS["decode_step"], "7_split_k", "7_split_k")
+    assert decoder_plan.split_for(rung, shape, format, 132, "90")["OUT_SLABS"] == 5

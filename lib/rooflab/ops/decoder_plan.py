@@ -110,16 +110,11 @@ def splits_k(rung: Rung) -> bool:
     return "DOWN_SLABS" in rung.defines
 
 
-def chunk_of(format: str) -> int:
-    """How many weights of a row a chunk has."""
-    return _CHUNK[FORMATS.index(format)]
-
-
 def split_for(rung: Rung, shape: Shape, format: str, blocks: int | None, arch: str) -> dict[str, int]:
     """The launch rule of rungs that divide along k: their slabs, and the ring that suits a format, of rung 6
     or, for INT4 and wide heads, of rung 5. With slabs between 4 and 22 an H200 takes as long within 1 %.
     """
-    chunk = chunk_of(format)
+    chunk = _CHUNK[FORMATS.index(format)]
     most = {"OUT_SLABS": (shape.attended, 12), "DOWN_SLABS": (shape.mlp, 11)}
     own = {name: min(count, k // chunk, blocks or count) for name, (k, count) in most.items()}
     own["PRODUCERS"] = 0 if format == "int4_g128" or shape.head_dim > 128 else 4

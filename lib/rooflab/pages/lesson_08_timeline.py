@@ -16,6 +16,7 @@ from rooflab.view.diagram import by_block, decode_rungs, svg
 from rooflab.words import listed
 
 _UNIT = 16  # rows of a matrix that a block of decode_step takes at a time
+CHUNK = {"fp16": 64, "q8_0": 128, "int4_g128": 128}  # weights of a row that a warp multiplies at a time
 
 
 def blocks_over_time(lab: Lab, clocks: Clocks) -> None:
@@ -84,7 +85,7 @@ def divided_drawn(lab: Lab, format: str) -> None:
         return
     rung = rung_of(decoder.LADDERS["decode_step"], decode.DIVIDED, decode.DIVIDED)
     slabs = decoder_plan.split_for(rung, shape, format, sms, "90")["OUT_SLABS"]
-    chunks = k // decoder_plan.chunk_of(format)
+    chunks = k // CHUNK[format]
     parts = decode_rungs.chunks_by_block(tiles, chunks, slabs, sms)
     display.say(
         f"The output product has {rows:,} rows, and so has down. A block takes {_UNIT} of them at a time, so "

@@ -73,7 +73,7 @@ def opening(rows: Rows, here: Lab) -> Opening:
     fused = found[(found["impl"] == split.FUSED) & found["gain"].notna()]
     large, least = (fused.loc[at(fused["gain"])] for at in (pd.Series.idxmax, pd.Series.idxmin))
     answer = (
-        f"Two {gpu}s make a token {spanned(fused['gain'], '.2f')} times as fast as one by the *fused way*"
+        f"Two {gpu}s make a token {spanned(fused['gain'], '.2f')} times as fast as one by the fused way"
         f"{_without(found)}. "
         f"{large['title']} gains most, {large['tok_s']:,.0f} tokens a second where one GPU makes "
         f"{by.loc[large['title'], links.ALONE]['tok_s']:,.0f}"

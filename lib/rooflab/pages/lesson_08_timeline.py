@@ -89,7 +89,8 @@ def divided_drawn(lab: Lab, format: str) -> None:
     parts = decode_rungs.chunks_by_block(tiles, chunks, slabs, sms)
     display.say(
         f"The output product has {rows:,} rows, and so has down. A block takes {_UNIT} of them at a time, so "
-        f"{tiles} blocks have work, each {_UNIT} rows of {chunks} chunks (of {k // chunks} weights a row). "
+        f"{tiles} blocks have work; in the output product {_UNIT} rows of {chunks} chunks each "
+        f"(of {k // chunks} weights a row). "
         f"`7_split_k` cuts *k* into {slabs} parts, and deals each to a group of blocks. All {sms} SMs have "
         f"work, the busiest {max(parts)} chunks in place of {chunks}. The parts of a row are added up by "
         "atomics."

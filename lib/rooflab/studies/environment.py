@@ -175,7 +175,7 @@ class Environment(Study):
         return (case.operator, case.n, case.cache, turn(case))
 
     def samples(self, case: Case) -> int:
-        return 10 if case.operator == "chase" else 30 if case.clock in ("event", "wall") else 20
+        return 30 if case.clock in ("event", "wall") else super().samples(case)
 
     def count(self, case: Case) -> Count:
         n = case.n or 0

@@ -157,7 +157,7 @@ class Prefill(Study):
         return (case.model, case.format, case.seq)
 
     def samples(self, case: Case) -> int:
-        return 10
+        return 7
 
     def count(self, case: Case) -> Count:
         model, seq = model_shapes.get(case.model), case.seq or 0

@@ -149,7 +149,7 @@ class Regimes(Study):
         )
 
     def samples(self, case: Case) -> int:
-        return 10 if case.clock == "graph" else 40
+        return super().samples(case) if case.clock == "graph" else 40
 
     def group(self, case: Case) -> tuple:
         return (case.n, case.k, case.batch, case.cache, turn(case))

@@ -266,7 +266,7 @@ def test_what_is_left_follows_the_rows(h200, rows, monkeypatch):
         lesson_08_steps.losses(climbs, "int4_g128", found, {})
         lesson_08_ladder.larger_model(found)
     assert "A token's 141 phases" in texts[0] and "a phase costs about as much in every format" in texts[1]
-    assert "**So INT4 is level with Q8_0, 555 and 557" in texts[1]
+    assert "**INT4 is level with Q8_0, 555 and 557" in texts[1]
     assert "With equal heads INT4 makes" not in texts[1]
     assert "3 steps lose in INT4: 4_tma" in texts[2] and "Why was not measured." in texts[2]
     assert "come first: llama-3-8b" in texts[3] and "- In FP16 `7_split_k` is the fastest" in texts[3]
@@ -279,13 +279,13 @@ def test_what_is_left_follows_the_rows(h200, rows, monkeypatch):
 
 
 def test_the_clock_says_where_a_loss_is_or_that_it_does_not_show_it(h200, rows, monkeypatch):
-    """4_tma loses in INT4 by its products; in FP16 its layer does not show the loss."""
+    """4_tma loses in INT4 by its products; in FP16 its layer is not slower: clock and ladder disagree."""
     clocks, climbs = lesson_08_clock.taken(h200), lesson_08_ladder.climbed(rows)
     assert {format for _, format in clocks} == {"fp16", "int4_g128"} and len(clocks) >= 8
     asked = ("4_tma", "3_persistent")
     said = lesson_08_clock.loss(clocks, *asked, "int4_g128")
     assert " more for products" in said and "order copies and to multiply" in said
-    assert "does not show the loss" in lesson_08_clock.loss(clocks, *asked, "fp16")
+    assert lesson_08_clock.loss(clocks, *asked, "fp16") == ""
     assert lesson_08_clock.loss(clocks, *asked, "q8_0") == lesson_08_clock.ring({}, *asked) == ""
     ring = lesson_08_clock.ring(clocks, "6_producer_warps", "3_persistent")
     assert (

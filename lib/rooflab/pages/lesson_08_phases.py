@@ -73,7 +73,7 @@ def _level(climbs: dict[str, Any]) -> str:
     a, b = pair
     small, large = (ablation.FORMATS[row.format] for row in pair)
     return (
-        f"**So {small} is level with {large}, {a.median_us:,.0f} and {b.median_us:,.0f} µs a token, though "
+        f"**{small} is level with {large}, {a.median_us:,.0f} and {b.median_us:,.0f} µs a token, though "
         f"it reads {1 - a.bytes / b.bytes:.0%} fewer bytes.**"
     )
 

@@ -9,7 +9,7 @@ import pandas as pd
 from rooflab.analysis import ablation
 from rooflab.hardware import crossover
 from rooflab.ops import decoder
-from rooflab.pages import Rows, lesson_08_clock, lesson_08_timeline
+from rooflab.pages import NEAR, Rows, lesson_08_clock, lesson_08_timeline
 from rooflab.pages.lesson_08_clock import Clocks
 from rooflab.pages.lesson_08_ladder import short_name
 from rooflab.studies import decode
@@ -74,7 +74,8 @@ def fused(climbs: dict[str, Any]) -> None:
     diagram.launches_fused().show()
     tok = {name: each.set_index("impl").tok_s.get("products") for name, each in climbs.items() if len(each)}
     fp16, int4 = (tok.get(name) for name in ("fp16", "int4_g128"))
-    if fp16 and int4 and int4 <= crossover.LEVEL * fp16:
+    gains = climbs["int4_g128"].set_index("impl").gain if int4 else {}
+    if fp16 and int4 and int4 <= crossover.LEVEL * fp16 and gains.get(_FUSED, 0.0) > NEAR:
         display.say(
             f"INT4 has a quarter of FP16's bytes a weight, but `products` makes {int4:,.0f} tok/s in INT4 "
             f"and {fp16:,.0f} in FP16: its launches take the time, not its bytes."

@@ -54,7 +54,7 @@ def beside_bytes(rows: pd.DataFrame) -> Drawing:
     if rows.empty:
         raise UsageError("A token is divided of at least one row.")
     canvas, y, left, said = Canvas(), 0.0, 124.0, []
-    unit = (svg.WIDTH - left - 142) / float(rows["median_us"].max())
+    unit = (svg.WIDTH - left - 176) / float(rows["median_us"].max())
     for weights, mine in rows.groupby("weights_as", sort=False):
         canvas.text(0, y + 12, f"{weights}: {mine['bytes'].max() / 1e6:,.0f} MB a token", bold=True)
         y += 18
@@ -64,6 +64,7 @@ def beside_bytes(rows: pd.DataFrame) -> Drawing:
             canvas.rect(left, y, bytes_us * unit, 21, BLUE)
             canvas.rect(left + bytes_us * unit, y, (us - bytes_us) * unit, 21, AMBER)
             parts = f"{row['bytes_us']:,.0f} and {row['phases']} × {row['each']:.2f}"
+            parts = parts if row["each"] > 0 else "less than its bytes"
             canvas.text(left + us * unit + 6, y + 15, f"{us:,.0f} µs: {parts}", svg.SMALL)
             said.append(f"{weights}, {row['impl']}: {us:,.0f} µs, {parts}")
             y += 24

@@ -12,12 +12,6 @@ from rooflab.studies import decode
 from rooflab.view import display
 from rooflab.words import listed, times
 
-_TIMED = (
-    "The clock is `wall`, from the call to the last token: the median of whole generations, divided by their "
-    "tokens. A token's steps all count: the *embedding* lookup, layers, output head, the choice of the "
-    "largest logit."
-)
-
 
 def climbed(rows: Rows) -> dict[str, Any]:
     """The ladders by format, with `reached`, measured over predicted."""
@@ -33,7 +27,7 @@ def ladders(climbs: dict[str, Any], gpu: str, here: Rows, format: str) -> None:
     forms = dict.fromkeys(("median_us", "tok_s", "predicted"), "{:,.0f}")
     forms |= {"share": "{:.0f}", "gain": "{:.2f}", "reached": "{:.2f}"}
     held = [each for each, climb in climbs.items() if len(climb)]
-    parts: list[Any] = [_TIMED]
+    parts: list[Any] = []
     for each in sorted(held, key=lambda name: name != format):
         size = climbs[each].bytes.max() / 1e6
         caption = f"{ablation.FORMATS[each]}, {size:,.0f} MB a token, {gpu}"

@@ -22,11 +22,11 @@ _CHANGES = {
     _FUSED: "A layer is five launches: the small steps move into the products.",
     "2_pdl": "As 1; a launch starts before the one in front has ended.",
     "3_persistent": "One launch makes all tokens; a grid barrier ends each phase.",
-    "4_tma": "As 3; one lane copies a chunk of weights by Hopper's copy engine (TMA).",
+    "4_tma": "As 3; one lane copies a chunk of weights by the copy engine (TMA).",
     "5_prefetch_at_barrier": "As 3; a warp orders some of its copies only at the barrier.",
     _RING: "As 3; some warps only copy weights, the others only multiply.",
-    "7_split_k": "As 6, in INT4 as 5; two products are divided along k too, so that every SM has a part.",
-    "8_tensor_attention": "As 7; query heads that share keys attend together, on the tensor cores.",
+    "7_split_k": "As 6, in INT4 as 5; two products are cut so that every SM has a part.",
+    "8_tensor_attention": "As 7; query heads that share keys attend on the tensor cores.",
     "9_flags_in_data": "As 7; numbers carry flags, and no barrier separates phases.",
 }
 

@@ -12,6 +12,7 @@ from rooflab.pages import (
     lesson_08_clock,
     lesson_08_ladder,
     lesson_08_law,
+    lesson_08_phases,
     lesson_08_predictions,
     lesson_08_steps,
 )
@@ -213,7 +214,6 @@ def even(rows, h200):
 def test_the_law_says_why_its_cost_is_not_one_number_only_where_it_is_not(h200, rows, monkeypatch):
     texts = []
     monkeypatch.setattr(lesson_08_law.display, "say", texts.append)
-    monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: None)
     rows = rows[rows["model"] != decode.GEMMA]
     for found in (rows, even(rows, h200)):
         lesson_08_law.law_fitted(h200, found, h200.roof["dram_read"], "G")
@@ -240,77 +240,83 @@ def test_a_prediction_is_worked_and_its_miss_explained_where_it_missed(h200, row
     assert f"measured **{row['median_us']:,.0f}**" in texts[0] and "of a bare barrier" in texts[0]
     lesson_08_predictions.worked_launches(here, "fp16", h200)
     (first,) = here[(here["impl"] == "1_kernel_per_phase") & (here["format"] == "fp16")].to_dict("records")
-    assert f"Together {first['predicted_us']:,.0f} µs a token" in texts[1] and "are left out" in texts[1]
+    assert f"Together {first['predicted_us']:,.0f} µs a token" in texts[1] and "leaves out" in texts[1]
     lesson_08_predictions.worked_launches(here.assign(predicted_us=1e4), "fp16", h200)
     assert len(texts) == 2, "parts that no longer add up are not said"
     lesson_08_predictions.worked_overlap(here, "int4_g128")
-    assert "each of 141 launches costs" in texts[2] and "was not measured" in texts[2]
+    assert "each of 141 launches costs" in texts[2] and "the launch alone" in texts[2]
     kept = here.assign(predicted_us=here["median_us"])
     lesson_08_predictions.worked_overlap(kept, "int4_g128")
     lesson_08_predictions.worked_overlap(here.assign(predicted_us=1.0), "int4_g128")
-    assert len(texts) == 4 and "was not measured" not in texts[3]
+    assert len(texts) == 4 and "the launch alone" not in texts[3]
     assert lesson_08_predictions.why_missed(kept, "int4_g128", h200) == ""
     assert lesson_08_predictions.why_missed(here.iloc[:0], "int4_g128", h200) == ""
 
 
-def test_findings_follow_the_rows(rows, monkeypatch):
-    texts = []
-    monkeypatch.setattr(lesson_08_ladder.display, "say", texts.append)
-    us = rows["bytes"] / 1e6  # every way at one rate
+def test_what_is_left_follows_the_rows(h200, rows, monkeypatch):
+    texts, drawn = [], []
+    monkeypatch.setattr(lesson_08_phases.display, "say", texts.append)
+    monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: drawn.append(drawing.says))
+    us, roof = rows["bytes"] / 1e6, h200.roof["dram_read"]  # every way at one rate
     for found in (rows, rows.assign(tok_s=1e6 / us, median_us=us, q1_us=us, q3_us=us)):
         climbs = lesson_08_ladder.climbed(found)
-        lesson_08_ladder.findings(climbs, "int4_g128", found)
+        here = found[(found["model"] == decode.MODEL) & (found["batch"] == 1)]
+        here = here[here["seq"] == decode.PROMPT]
+        lesson_08_phases.what_is_left(here, climbs, roof, "G")
         lesson_08_steps.losses(climbs, "int4_g128", found, {})
-    assert "**1. The largest step in INT4 is `1_kernel_per_phase`" in texts[0]
-    assert "With equal heads INT4 makes" in texts[0] and "**2. " in texts[0]
-    assert "come first: llama-3-8b" in texts[1] and "- In FP16 `7_split_k` is the fastest" in texts[1]
+        lesson_08_ladder.larger_model(found)
+    assert "A token's 141 phases" in texts[0] and "a phase costs about as much in every format" in texts[1]
+    assert "**INT4 is level with Q8_0, 555 and 557" in texts[1]
+    assert "With equal heads INT4 makes" not in texts[1]
     assert "3 steps lose in INT4: 4_tma" in texts[2] and "Why was not measured." in texts[2]
-    assert (
-        "is level with" not in texts[3] and texts[-1] == "No step is slower than the one that it builds on."
-    )
+    assert "come first: llama-3-8b" in texts[3] and "- In FP16 `7_split_k` is the fastest" in texts[3]
+    assert "is level with" not in "".join(texts[4:])
+    assert "No step is slower than the one that it builds on." in texts[4:]
+    assert "INT4, 9_flags_in_data: 555 µs, 244 and 141 × 2.20" in drawn[0] and drawn[1] != drawn[0]
+    assert "1.14 times (FP16 heads)" in lesson_08_ladder.equal_heads(lesson_08_ladder.climbed(rows), rows)
+    with pytest.raises(UsageError, match="at least one row"):
+        diagram.beside_bytes(rows.iloc[:0])
 
 
 def test_the_clock_says_where_a_loss_is_or_that_it_does_not_show_it(h200, rows, monkeypatch):
-    """4_tma loses in INT4 by its products; in FP16 its layer does not show the loss."""
+    """4_tma loses in INT4 by its products; in FP16 its layer is not slower: clock and ladder disagree."""
     clocks, climbs = lesson_08_clock.taken(h200), lesson_08_ladder.climbed(rows)
     assert {format for _, format in clocks} == {"fp16", "int4_g128"} and len(clocks) >= 8
     asked = ("4_tma", "3_persistent")
     said = lesson_08_clock.loss(clocks, *asked, "int4_g128")
     assert " more for products" in said and "order copies and to multiply" in said
-    assert "does not show the loss" in lesson_08_clock.loss(clocks, *asked, "fp16")
+    assert lesson_08_clock.loss(clocks, *asked, "fp16") == ""
     assert lesson_08_clock.loss(clocks, *asked, "q8_0") == lesson_08_clock.ring({}, *asked) == ""
     ring = lesson_08_clock.ring(clocks, "6_producer_warps", "3_persistent")
-    assert "In FP16 its ring shortens the products. In INT4 it saves hardly anything of them" in ring
+    assert (
+        "In FP16 the ring of `6_producer_warps` shortens the products of `3_persistent`. In INT4 it" in ring
+    )
     swapped = {
         key: clocks["3_persistent" if key[0] == "6_producer_warps" else key[0], key[1]] for key in clocks
     }
     assert "shortens" not in lesson_08_clock.ring(swapped, "6_producer_warps", "3_persistent")
-    saved = lesson_08_clock.saved(clocks, "9_flags_in_data", climbs)
-    assert "in `6_producer_warps`" in saved and "in `3_persistent`" in saved and " less for waits" in saved
-    assert lesson_08_clock.saved({}, "9_flags_in_data", climbs) == ""
-    texts = []
-    monkeypatch.setattr(lesson_08_clock.display, "say", texts.append)
-    lesson_08_clock.disagreements(clocks, climbs)
-    lesson_08_clock.disagreements(swapped, {"int4_g128": climbs["int4_g128"]})
-    assert len(texts) == 1 and "disagree on `4_tma` in FP16" in texts[0] and "in INT4" not in texts[0]
+    assert "disagree on `4_tma` in FP16" in (said := lesson_08_clock.disagreements(clocks, climbs))
+    assert "in INT4" not in said
+    assert lesson_08_clock.disagreements(swapped, {"int4_g128": climbs["int4_g128"]}) == ""
 
 
-def test_a_step_is_said_with_its_gain_and_the_library_with_its_launches(h200, rows, monkeypatch):
+def test_a_step_is_said_with_its_gain_and_the_first_with_the_launches_it_saves(rows, monkeypatch):
     texts, tables = [], []
     monkeypatch.setattr(lesson_08_steps.display, "say", texts.append)
     monkeypatch.setattr(lesson_08_steps.display, "table", lambda table, *_: tables.append(table))
+    monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: texts.append(drawing.title))
     climbs = lesson_08_ladder.climbed(rows)
     lesson_08_steps.step(climbs, "int4_g128", "2_pdl", "7_split_k", "99_planted")
     assert len(texts) == 2 and texts[0].startswith("`2_pdl`: **1.27 times the speed of rung 1 in INT4**")
     assert "1.29 times in FP16" in texts[0] and "the speed of rung 6 in FP16" in texts[1]
     lesson_08_steps.rungs(climbs, "fp16")
-    assert tables[0]["said"].str.startswith("≤").sum() == 6 and tables[0]["tok_s"].notna().all()
+    assert tables[0]["tok_s"].notna().all()
     assert tables[0]["rung"].tolist() == list(decode.RUNGS) and tables[0]["gain"].notna().all()
-    lesson_08_steps.launches(h200)
-    assert tables[1]["all"].tolist() == ["49", "not traced", "5"] and "the others are a layer's 7" in texts[2]
-    monkeypatch.setattr(lesson_08_steps.layers, "library_launches", lambda lab: {})
-    lesson_08_steps.launches(h200)
-    assert "graph (the library)" not in tables[2]["step"].tolist() and len(texts) == 3
+    lesson_08_steps.fused(climbs)
+    assert "50 launches by products, 5 by" in texts[2] and "its launches take the time" in texts[3]
+    faster = {**climbs, "int4_g128": climbs["int4_g128"].assign(tok_s=1e4)}
+    lesson_08_steps.fused(faster)
+    assert len(texts) == 5, "where INT4 is faster, launches are not all"
 
 
 def test_predictions_get_their_verdict(rows):

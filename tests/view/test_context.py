@@ -7,7 +7,7 @@ import pytest
 from rooflab.errors import UsageError
 from rooflab.studies import drawn
 from rooflab.view import diagram
-from rooflab.view.diagram import by_block, context, tiles
+from rooflab.view.diagram import context, tiles
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 8])
@@ -62,10 +62,6 @@ def test_a_fragment_is_framed_for_the_lane_that_held_it():
     mine = sorted(place for place, (lane, _) in held.items() if lane == 5)
     assert all(f"({row}, {column}) in b[" in usual.says for row, column in mine)
     assert diagram.fragments(rows=rows, lane=6).svg() != usual.svg()
-
-
-def test_a_rung_without_barriers_says_where_it_waits():
-    assert by_block.has_barriers("3_persistent") and not by_block.has_barriers("9_flags_in_data")
 
 
 def test_bytes_stay_and_flops_grow_with_the_tokens():

@@ -1,6 +1,7 @@
 """Drawings of what single rungs of the decoder change, read off their sources."""
 
 import dataclasses
+import inspect
 
 import pytest
 from rooflab import engine
@@ -8,7 +9,7 @@ from rooflab.errors import UsageError
 from rooflab.ops import decoder, decoder_plan, rung_of
 from rooflab.pages import lesson_08_timeline
 from rooflab.paths import KERNELS
-from rooflab.view.diagram import decode_rungs
+from rooflab.view.diagram import decode_rungs, operators
 
 PARTS = KERNELS / "common" / "decoder"
 SHAPE = engine.spec("qwen2.5-1.5b").shape
@@ -68,3 +69,16 @@ def test_a_chunk_is_as_wide_as_the_launch_rule_has_it(format, chunk):
     shape = dataclasses.replace(SHAPE, heads=5, kv_heads=1, head_dim=chunk)
     rung = rung_of(decoder.LADDERS["decode_step"], "7_split_k", "7_split_k")
     assert decoder_plan.split_for(rung, shape, format, 132, "90")["OUT_SLABS"] == 5
+
+
+def test_the_launches_that_a_kernel_takes_the_place_of_are_read_off_the_engine():
+    drawing = operators.launches_fused()
+    assert drawing.title == "A layer: 50 launches by products, 5 by 1_kernel_per_phase"
+    assert "QKV: norm 8, QKV 1, bias 2, rotation 18, cache 2; attention: attention 2; output" in drawing.says
+    text = inspect.getsource(operators.decoder)
+    fewer = text.replace("h.square().mean(-1, keepdim=True)", "h.mean(-1, keepdim=True)")
+    assert operators.launches_fused(fewer).title.startswith("A layer: 48 launches")
+    with pytest.raises(UsageError, match="5 kernels, not"):
+        operators.launches_fused(text.replace('product("out", layer', 'other("out", layer'))
+    with pytest.raises(UsageError, match="no loop over layers"):
+        operators.launches_fused("x = 1")

@@ -69,18 +69,14 @@ def test_the_stretches_that_may_hold_a_wait_are_summed_together(h200, monkeypatc
     later["down_begin_us"] -= 0.5
     assert by_block.sums(later)[0] == pytest.approx(waits)
     assert by_block.shares(later)["others"] < by_block.shares(layer())["others"]
-    said, shown = [], []
-    monkeypatch.setattr(lesson_08_timeline.display, "say", said.append)
-    monkeypatch.setattr(lesson_08_timeline.display, "table", lambda table, *_, **__: shown.append(table))
-    monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: None)
+    folds = []
+    monkeypatch.setattr(lesson_08_timeline.display, "fold_parts", lambda summary, parts: folds.append(parts))
     monkeypatch.setattr(h200, "held", lambda study, cases, tool: cases)
     monkeypatch.setattr(h200, "profile", lambda *_: recorded())
-    lesson_08_timeline.blocks_over_time(h200, lesson_08_clock.taken(h200))
-    assert (
-        shown[0]["waits and inputs"].tolist() == pytest.approx([12.0] * 3)
-        and "spends the least" not in said[0]
-    )
-    assert "in `3_persistent` the warp that multiplies" in said[-1]
+    lesson_08_timeline.blocks_over_time(h200, lesson_08_clock.taken(h200), {})
+    text, drawing, (table, *_) = folds[0][:3]
+    assert table["waits and inputs"].tolist() == pytest.approx([12.0] * 3)
+    assert "spends the least" not in text and "block by block, FP16 weights" in drawing
     assert by_block.copies_itself("3_persistent") and not by_block.copies_itself("6_producer_warps")
 
 
@@ -88,17 +84,8 @@ def test_a_page_without_rows_says_what_is_not_yet_measured(h200, monkeypatch, ca
     said = []
     monkeypatch.setattr(lesson_08_timeline.display, "say", said.append)
     monkeypatch.setattr(h200, "held", lambda *_: [])
-    lesson_08_timeline.blocks_over_time(h200, lesson_08_clock.taken(h200))
+    lesson_08_timeline.blocks_over_time(h200, lesson_08_clock.taken(h200), {})
     assert len(said) == 1 and "not yet measured" in said[0] and "`3_persistent`" in said[0]
-
-
-def test_a_page_with_rows_draws_them(h200, monkeypatch):
-    shown = []
-    monkeypatch.setattr(h200, "held", lambda study, cases, tool: cases)
-    monkeypatch.setattr(h200, "profile", lambda *_: recorded())
-    monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: shown.append(drawing.title))
-    lesson_08_timeline.blocks_over_time(h200, lesson_08_clock.taken(h200))
-    assert shown == ["One layer of a token, block by block, FP16 weights"]
 
 
 def test_a_clocked_phase_lasts_until_its_last_block_or_the_next_phase():

@@ -13,14 +13,14 @@ from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars, goals_one_by_one
 from rooflab.pages.lesson_08_ladder import climbed as climbed
-from rooflab.pages.lesson_08_ladder import findings as findings
+from rooflab.pages.lesson_08_ladder import equal_heads, level_formats
 from rooflab.pages.lesson_08_ladder import ladders as ladders
-from rooflab.pages.lesson_08_ladder import level_formats
-from rooflab.pages.lesson_08_law import explorer_start as explorer_start
+from rooflab.pages.lesson_08_ladder import larger_model as larger_model
 from rooflab.pages.lesson_08_law import law_fitted as law_fitted
-from rooflab.pages.lesson_08_phases import longest_wait as longest_wait
+from rooflab.pages.lesson_08_phases import beside_bytes
+from rooflab.pages.lesson_08_phases import explorer_start as explorer_start
 from rooflab.pages.lesson_08_phases import time_by_phase as time_by_phase
-from rooflab.pages.lesson_08_phases import waits_drawn as waits_drawn
+from rooflab.pages.lesson_08_phases import what_is_left as what_is_left
 from rooflab.pages.lesson_08_predictions import measured as measured
 from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
 from rooflab.pages.lesson_08_predictions import worked_launches as worked_launches
@@ -39,16 +39,20 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     mine = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
     able = (
         "say what each step from a library to a persistent kernel is worth",
-        "split a token's time into its bytes and its phases, by a law fitted to rows",
+        "split a token's time into its bytes and its phases",
         "find what a token waits for when memory is not the limit",
     )
     keys = [(step.impl, step.format) for step in climbed.itertuples()]
     steps = mine.set_index(["impl", "format"]).loc[keys].reset_index()
     first, best = steps.iloc[0], steps.sort_values("tok_s").iloc[-1]
     answer = f"{first.impl} makes {_few(first.tok_s)} tokens a second on the {gpu}; "
-    answer += f"{'our fastest, ' if best.kind == 'own' else ''}{best.impl} with "
+    answer += f"{'our fastest kernel' if best.kind == 'own' else best.impl}, with "
     answer += f"{ablation.FORMATS[best.format]} weights, makes {best.tok_s:,.0f}, "
     answer += f"{best.roof_fraction:.0%} of what memory's rate allows with these weights. "
+    left = beside_bytes(steps, lab.roof["dram_read"].value).loc[best.name]
+    if left.each > 0:
+        answer += f"The rest is waiting: a token takes {left.phases} phases of work, one after the other, "
+        answer += f"and each costs {left.each:.1f} µs beside its bytes. "
     if (pair := way.same_weights(lab.store)) is not None:
         theirs, ours = pair
         compared = [f"{times(ours['tok_s'] / first.tok_s)} times as many as {first.impl}"] * (
@@ -62,7 +66,7 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
         answer += (
             f"On the same FP16 weights our fastest kernel makes {ours['tok_s']:,.0f}: {listed(compared)}."
         )
-    answer = f"{answer.strip()} The chart has some of the steps; below they are explained one by one."
+    answer = answer.strip()
     names = [f"{ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for i, f in keys]
     roof = ("INT4 memory", best.tok_s / best.roof_fraction, "tok/s")
     head = decode.FORMATS[best.format]
@@ -120,73 +124,69 @@ def bytes_and_roofs(lab: Lab, model: Any) -> Any:
 
 
 def logit_errors(here: Rows) -> None:
-    """Show the largest error of a logit by weights, folded, and say how many ways passed."""
+    """Say how many ways passed, and show the largest error of a logit by weights, folded."""
     shown = here.assign(part=here.error / here.error_budget)
     worst = shown.sort_values("part").groupby("weights_as", sort=False).tail(1)
     heads = {"weights_as": "weights", "impl": "way", "error": "error of a logit", "error_budget": "allowed"}
-    display.table(
-        worst,
-        heads | {"part": "share of it, at worst"},
-        {"error": "{:.4f}", "error_budget": "{:.4f}", "part": "{:.0%}"},
-        "The largest error of a logit, by weights",
-        folded=True,
-    )
-    example = here[here.impl == decode.RUNGS[0]].dropna(subset=["error_budget"])
-    for row in example.head(1).itertuples():
-        near, far = 0.5 * row.error_budget, 1.5 * row.error_budget
-        display.say(
-            f"For example `{row.impl}` in {row.weights_as} is allowed {row.error_budget:.3f}: a token whose "
-            f"exact logit is {near:.3f} below the largest passes, one that is {far:.3f} below does not."
-        )
     timed = here[here.kind == "own"]
-    rounds = here[(here.impl == "products") & (here.format == "q8_0")]
     display.say(
-        f"All {len(timed)} ways of ours passed, and {len(here) - len(timed)} others beside them. "
-        f"No logit is further from float64 than {shown.error.max():.3f}."
-        + (
-            " That is `products` in Q8_0, which rounds what it multiplies to eight bits, as "
-            "its baseline does; "
-            "of the rungs (`1_kernel_per_phase` and later) none is further than "
-            f"{here[here.impl.isin(decode.RUNGS)].error.max():.3f}."
-            if len(rounds) and rounds.error.max() == shown.error.max()
-            else ""
-        )
+        f"**All {len(timed)} ways of ours passed**, and {len(here) - len(timed)} others beside them. No "
+        "logit of the rungs is further from float64 than "
+        f"{here[here.impl.isin(decode.RUNGS)].error.max():.3f}."
     )
+    table = (
+        worst,
+        heads | {"part": "share of it"},
+        {"error": "{:.4f}", "error_budget": "{:.4f}", "part": "{:.0%}"},
+        "Of each format the way that takes the largest share of what it is allowed",
+    )
+    parts = [_ALLOWED, table]
+    display.fold_parts("What is allowed, and the largest errors", parts)
 
 
-def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> dict[str, Any]:
-    """Show our rate beside the library's and llama.cpp's, a table a model; the tables."""
-    tables = {name: ablation.peers(rows, lab.store, published, name) for name in (decode.MODEL, decode.LARGE)}
-    tables = {name: t for name, t in tables.items() if t.name.str.startswith("ours").any()}
-    heads = {"w": "weights", "name": "who", "tok_s": "tok/s", "origin": "from"}
-    for name, found in tables.items():
-        found["w"] = found.format.map(ablation.FORMATS).fillna(found.format.str.upper())
-        shown = found.sort_values(["w", "tok_s"], ascending=[True, False])
-        caption = f"{name}, one sequence, {gpu}"
-        display.table(shown, heads, {"tok_s": "{:,.0f}"}, caption, folded=name != next(iter(tables)))
-    return tables
+_ALLOWED = (
+    "Each way wrote its own text, so what it is allowed is its own, too: twice the error that a baseline in "
+    "FP16 makes after the same tokens. `products` in Q8_0 rounds what it multiplies to eight bits, and so "
+    "does its baseline. A token passes if its exact logit lies below the largest by no more than what is "
+    "allowed, and the last logits must agree within as much."
+)
 
 
-def ratios_to_others(tables: dict[str, Any]) -> None:
-    """Say how much faster than the fastest of the others each format is."""
+def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> None:
+    """Show our rate beside the library's and llama.cpp's, a column a format, a table a model, and how many
+    times the fastest of the others ours is.
+    """
     pairs = {"fp16": "fp16", "q8_0": "q8_0", "int4_g128": "q4_0"}
-    for name, found in tables.items():
-        words, mine = [], found.name.str.startswith("ours")
+    for name in (decode.MODEL, decode.LARGE):
+        found = ablation.peers(rows, lab.store, published, name)
+        mine = found.name.str.startswith("ours")
+        if not mine.any():
+            continue
+        lines: dict[str, dict[str, str]] = {}
         for format, other in pairs.items():
-            ours, theirs = found[(found.format == format) & mine], found[(found.format == other) & ~mine]
-            if len(ours) and len(theirs):
-                top = theirs.sort_values("tok_s").iloc[-1]
-                words.append(
-                    f"{ablation.FORMATS[format]} {ours.tok_s.iloc[0] / top.tok_s:.2f} times {top['name']}"
-                )
-        if words:
-            display.say(
-                f"{name} against the fastest of the others, from unrounded rates: {'; '.join(words)}."
-            )
+            ours = found[mine & (found.format == format)].tok_s.max()
+            theirs = found[~mine & found.format.isin((format, other))].sort_values("tok_s", ascending=False)
+            if ours == ours:
+                lines.setdefault("ours, the fastest", {})[format] = f"{ours:,.0f}"
+            for row in theirs.itertuples():
+                where = "" if row.origin == "this recording" else f", {row.origin}"
+                lines.setdefault(f"{row.name}{where}", {})[format] = _few(row.tok_s)
+            if ours == ours and len(theirs):
+                lines.setdefault(_TIMES, {})[format] = f"{ours / theirs.tok_s.iloc[0]:.2f}"
+        if _TIMES in lines:
+            lines[_TIMES] = lines.pop(_TIMES)  # last
+        table = pd.DataFrame([{"who": who, **cells} for who, cells in lines.items()])
+        heads = {"who": "tok/s"} | {f: _COLUMNS[f] for f in pairs if f in table}
+        caption = f"{name}, one sequence, {gpu}"
+        display.table(table.fillna(""), heads, {}, caption, folded=name != decode.MODEL)
 
 
-def counted_bytes(lab: Lab) -> Rows:
-    """Show the bytes that Nsight Compute counted for a whole launch, and why its warps wait; the numbers."""
+_TIMES = "ours ÷ the fastest of the others"
+_COLUMNS = {"fp16": "FP16", "q8_0": "Q8_0", "int4_g128": "INT4; llama.cpp Q4_0"}
+
+
+def counted_bytes(lab: Lab) -> None:
+    """Show, folded, the bytes that Nsight Compute counted for a whole launch, and why its warps wait."""
     asking = lab.held("decode", decode.counted(lab.sized), "ncu")
     counted = lab.profile("decode", asking, "ncu", decode.METRICS)
     whose = lab
@@ -215,20 +215,16 @@ def counted_bytes(lab: Lab) -> Rows:
         f"{decode.SHORT} tokens in a launch, counted on {whose.run.gpu} (clocks as the profiler leaves "
         "them); last, cycles waited for each instruction issued: for the block's other warps, for memory"
     )
-    display.table(numbers, heads, forms, caption, folded=True)
-    return numbers
-
-
-def counted_explained(numbers: Rows) -> None:
-    """Say how far counted bytes are from the convention, and how busy memory and SMs are."""
     over = numbers.mb / numbers.by
-    display.say(
-        f"Counted and by convention the bytes agree within {abs(over - 1).max():.1%}. Under the profiler the "
-        f"memory is {numbers.dram_pct.min():.0f} to {numbers.dram_pct.max():.0f}% busy, the SMs "
+    text = (
+        "A tracer sees one kernel where a launch makes all tokens; Nsight Compute counts what it does as a "
+        f"whole. Counted and by convention the bytes agree within {abs(over - 1).max():.1%}. Under the "
+        f"profiler the memory is {numbers.dram_pct.min():.0f} to {numbers.dram_pct.max():.0f}% busy, the SMs "
         f"{numbers.sm_pct.min():.0f} to {numbers.sm_pct.max():.0f}%, on average over the launch. The "
         "table's last columns say what warps wait for: *barrier*, their block's other warps; *long "
         "scoreboard*, a load from memory."
     )
+    display.fold_parts("What a launch of all tokens does, counted", [text, (numbers, heads, forms, caption)])
 
 
 def rates_by_context(rows: Rows, lab: Lab, gpu: str) -> Rows:
@@ -272,8 +268,10 @@ def cost_of_context(long: Rows, roof: Any) -> None:
         )
 
 
-def heads_compared(here: Rows, lab: Lab, gpu: str) -> None:
-    """Show the fastest rung with each format of the output head."""
+def heads_compared(here: Rows, lab: Lab, gpu: str, climbs: dict[str, Any], rows: Rows) -> None:
+    """Show, folded, the fastest rung with each format of the output head, and what level formats make with
+    equal heads.
+    """
     other = here[here.impl.isin(decode.last(lab.sized))].sort_values("median_us")
     other = other.drop_duplicates(["format", "head"])
     other = other.assign(mb=other.bytes / 1e6, share=100 * other.roof_fraction).sort_values(
@@ -286,12 +284,11 @@ def heads_compared(here: Rows, lab: Lab, gpu: str) -> None:
         "tok_s": "tok/s",
         "share": "% of its roof",
     }
-    display.table(
-        other,
-        heads,
-        {"mb": "{:,.0f}", "tok_s": "{:,.0f}", "share": "{:.0f}"},
-        f"The fastest rung measured with each head, {gpu}",
-    )
+    forms = {"mb": "{:,.0f}", "tok_s": "{:,.0f}", "share": "{:.0f}"}
+    table = (other, heads, forms, f"The fastest rung measured with each head, {gpu}")
+    text = "INT4 checkpoints keep the output head in FP16; a head in Q8_0 has about half of its bytes."
+    said = f"{text} {equal_heads(climbs, rows)}".strip()
+    display.fold_parts("The output head in another format", [said, table])
 
 
 def goals(lab: Lab, rows: Rows, gpu: str) -> None:
@@ -307,31 +304,26 @@ def goals(lab: Lab, rows: Rows, gpu: str) -> None:
     )
 
 
-def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, last: str) -> None:
+def takeaway(climbs: dict[str, Any], here: Rows, gpu: str, roof: Any) -> None:
     """What to take away, computed."""
     eager = climbs["fp16"][climbs["fp16"].kind == "peer"].tok_s.min() if len(climbs["fp16"]) else float("nan")
     tops = here[here.usual].dropna(subset="tok_s").sort_values("tok_s").drop_duplicates("format", keep="last")
-    one = table[(table.model == decode.MODEL) & table.usual].sort_values("median_us").iloc[0]
+    mine = here[here.usual & here.impl.isin(decode.RUNGS)].dropna(subset="median_us")
+    one = beside_bytes(mine, roof.value).sort_values("median_us").iloc[0]
     rates = ", ".join(f"{row.weights_as} {row.tok_s:,.0f}" for row in tops.itertuples())
     since = f" transformers' eager calls make {_few(eager)} in FP16." if eager > 0 else ""
-    any_head = here.sort_values("tok_s").iloc[-1]
-    other = f" With another output head the most is {any_head.tok_s:,.0f} ({any_head.weights_as})."
     level = [ablation.FORMATS[row.format] for row in level_formats(climbs) or ()]
-    parts = (
-        f"- Of a token's {one.median_us:,.0f} µs with `{last}` in {one.weights_as} its bytes take "
-        f"{one.bytes_us:,.0f}; the rest is what {int(one.phases)} phases (five a layer, and the output head) "
-        f"cost beside them, {one.each:.2f} µs each on average."
-    )
-    if (costs := table.each[table.each > 0]).max() > one.each or costs.min() < one.each:
-        parts += f" Over all formats and models a phase costs {costs.min():.2f} to {costs.max():.2f} µs."
     lines = [
-        f"- Tokens a second on the {gpu}, the fastest way of each format: {rates}.{since}"
-        f"{'' if any_head.usual else other}",
-        *([parts] if one.each > 0 else []),
+        f"- Tokens a second on the {gpu}, the fastest way of each format: {rates}.{since}",
+        f"- Of the {one.median_us:,.0f} µs of the fastest way, bytes take {one.bytes_us:,.0f}; the rest is "
+        f"what {one.phases} phases cost beside them, {one.each:.2f} µs each on average. The rungs aim at "
+        "this cost: fewer launches, launches that overlap, one launch, flags in place of barriers."
+        if one.each > 0
+        else "",
         "- A smaller format has fewer bytes a token, but not fewer phases."
         + (f" {listed(level)}, each with its usual output head, are level here." if level else ""),
     ]
-    display.say("\n".join(lines))
+    display.say("\n".join(filter(None, lines)))
 
 
 def explore(rows: Rows, gpu: str, last: str, lab: Lab) -> Any:

@@ -7,7 +7,6 @@ from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import decode, decode_checks
-from rooflab.view import display
 from rooflab.view.diagram import by_block
 from rooflab.words import listed
 
@@ -32,7 +31,7 @@ def taken(lab: Lab) -> Clocks:
 
 def loss(clocks: Clocks, name: str, below: str, format: str) -> str:
     """In which part of a layer a step that loses is slower than the one it builds on; empty where one of the
-    two was not clocked.
+    two was not clocked, or the layer that was is not slower.
     """
     if (name, format) not in clocks or (below, format) not in clocks:
         return ""
@@ -40,7 +39,7 @@ def loss(clocks: Clocks, name: str, below: str, format: str) -> str:
     text = f"In {ablation.FORMATS[format]} a layer takes {sum(after):.1f} µs by the clock inside the kernel, "
     text += f"{sum(before):.1f} in `{below}`"
     if sum(after) <= sum(before):
-        return text + ": the one layer that was clocked does not show the loss. Its cause is open."
+        return ""  # see disagreements
     text += f": {_changes(before, after)}."
     if after[1] - before[1] < 0.5 * (sum(after) - sum(before)):
         return text
@@ -60,55 +59,25 @@ def ring(clocks: Clocks, name: str, below: str) -> str:
     empty where there is none.
     """
     formats = [f for f in ablation.FORMATS if (name, f) in clocks and (below, f) in clocks]
-    lines, wins, flat = [], [], []
+    wins, flat = [], []
     for format in formats:
         before, after = (by_block.sums(clocks[rung, format]) for rung in (below, name))
-        rest = sum(before) - before[1], sum(after) - after[1]
         word = ablation.FORMATS[format]
-        lines.append(
-            f"- {word}: products {after[1]:.1f} ({before[1]:.1f}), all else {rest[1]:.1f} ({rest[0]:.1f})"
-        )
         if before[1] - after[1] > _LITTLE * sum(before):
             wins.append(word)
-        elif rest[1] > rest[0]:
+        elif sum(after) - after[1] > sum(before) - before[1]:
             flat.append(word)
-    if not lines:
-        return ""
-    text = f"A layer by the clock inside the kernel (drawn below), in µs, `{name}` (`{below}`):\n\n"
-    text += "\n".join(lines) + "\n\n"
-    said = [f"In {listed(wins)} its ring shortens the products."] if wins else []
+    said = [f"In {listed(wins)} the ring of `{name}` shortens the products of `{below}`."] if wins else []
     said += (
         [f"In {listed(flat)} it saves hardly anything of them, and the rest takes longer."] if flat else []
     )
-    text += " ".join(said)
-    return text
+    return " ".join(said)
 
 
-def saved(clocks: Clocks, name: str, climbs: dict[str, Rows]) -> str:
-    """What the steps from the last clocked one before `name` up to it save of a layer, by format; empty where
-    none was clocked.
+def disagreements(clocks: Clocks, climbs: dict[str, Rows]) -> str:
+    """Name the rungs of which the clock and the ladder say the opposite, beside the step before; empty where
+    there is none.
     """
-    lines = []
-    for format, climb in climbs.items():
-        below = dict(zip(climb.impl, climb.below, strict=True)) if len(climb) else {}
-        at = below.get(name, "")
-        while at and (at, format) not in clocks:
-            at = below.get(at, "")
-        if not at or (name, format) not in clocks:
-            continue
-        before, after = (by_block.sums(clocks[rung, format]) for rung in (at, name))
-        lines.append(
-            f"- {ablation.FORMATS[format]}: a layer takes {sum(after):.1f} µs, {sum(before):.1f} in `{at}`: "
-            f"{_changes(before, after)}. {after[0]:.1f} µs of waits and inputs are left."
-        )
-    if not lines:
-        return ""
-    head = f"By the clock inside the kernel, `{name}` beside the last rung on its way that was clocked:"
-    return f"{head}\n\n" + "\n".join(lines)
-
-
-def disagreements(clocks: Clocks, climbs: dict[str, Rows]) -> None:
-    """Name the rungs of which the clock and the ladder say the opposite, beside the step before."""
     words = []
     for format, climb in climbs.items():
         for row in climb.itertuples():
@@ -122,13 +91,15 @@ def disagreements(clocks: Clocks, climbs: dict[str, Rows]) -> None:
                     f"`{row.impl}` in {ablation.FORMATS[format]} ({after:.1f} µs a layer, {before:.1f} in "
                     f"`{row.below}`, but {row.gain:.2f} times its speed)"
                 )
-    if words:
-        display.say(f"Clock and ladder disagree on {listed(words)}; why is open.")
+    return f"Clock and ladder disagree on {listed(words)}; why is open." if words else ""
 
 
 def _changes(before: tuple[float, ...], after: tuple[float, ...]) -> str:
     """By how many us each part of a layer is longer or shorter, the largest change first."""
-    parts = [(new - old, part) for old, new, part in zip(before, after, PARTS, strict=True)]
+    # Of rounded times, so that a reader of the table by rung finds the same differences.
+    parts = [
+        (round(new, 1) - round(old, 1), part) for old, new, part in zip(before, after, PARTS, strict=True)
+    ]
     parts.sort(key=lambda each: -abs(each[0]))
     return listed(f"{abs(us):.1f} {'more' if us > 0 else 'less'} for {part}" for us, part in parts)
 

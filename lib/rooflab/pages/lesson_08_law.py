@@ -11,7 +11,7 @@ from rooflab.numerics import model_shapes
 from rooflab.pages import Rows
 from rooflab.pages.lesson_08_clock import Clocks
 from rooflab.studies import decode
-from rooflab.view import diagram, display, models
+from rooflab.view import diagram, display
 from rooflab.view.diagram import by_block
 from rooflab.words import listed
 
@@ -19,10 +19,9 @@ _EVEN, _UNEVEN = 1.1, 1.3  # largest cost of a phase over the smallest: hardly d
 _ALIKE = 1.15  # larger bytes of a phase over the smaller: about the same
 
 
-def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str, clocks: Clocks | None = None) -> tuple[str, Rows]:
-    """Draw what a phase costs in every format and model beside the law's one cost, with a folded table, and
-    say how far the law is off; the rung, and the rows with `bytes_us` at the law's rate and `each`, the cost
-    of a phase beside them.
+def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str, clocks: Clocks | None = None) -> str:
+    """Show, folded, what a phase costs in every format and model beside the law's one cost, and say how far
+    the law is off; the rung.
     """
     mine = rows[(rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.impl.isin(decode.last(lab.sized))]
     held = mine.groupby("impl").size()  # the latest rung that most formats and models were decoded by
@@ -31,37 +30,36 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str, clocks: Clocks | None 
     table = table.assign(off=100 * (table.law_us / table.median_us - 1), mb=table.bytes / 1e6)
     table = table.assign(bytes_us=table.bytes / rate / 1e3, mb_phase=table.mb / table.phases)
     table = table.assign(each=(table.median_us - table.bytes_us) / table.phases)
-    diagram.phase_costs(table, fixed).show()
     heads = {"model": "model", "weights_as": "weights", "mb": "MB a token", "phases": "phases"}
     heads |= {"median_us": "µs", "bytes_us": "its bytes, µs", "each": "µs a phase beside them"}
     heads |= {"law_us": "the law, µs", "off": "off, %", "share": "% of the roof"}
     forms = dict.fromkeys(("mb", "median_us", "bytes_us", "law_us", "share"), "{:,.0f}")
     forms |= {"off": "{:+.0f}", "each": "{:.2f}"}
     table_of = table.assign(share=100 * table.roof_fraction).sort_values("mb")
-    caption = f"The law beside every model and format: {last}, {gpu}"
-    display.table(table_of, heads, forms, caption, folded=True)
     stopped = " (the fit may not go beyond it)" if rate > 0.999 * roof.value else ""
-    text = (
-        f"For `{last}` the fit finds **{fixed:.2f} µs** a phase and **{rate:,.0f} GB/s**, "
-        f"{rate / roof.value:.0%} of the roof{stopped}. "
-    )
     uneven = table.each.max() > _UNEVEN * table.each.min()
+    text = "Suppose that every phase costs the same beside its bytes: time = phases × cost + bytes ÷ rate. "
+    text += (
+        f"Fitted to all rows of `{last}`, the cost is **{fixed:.2f} µs** and the rate **{rate:,.0f} GB/s**, "
+    )
+    text += f"{rate / roof.value:.0%} of the read roof{stopped}. "
     if table.each.min() <= 0:
         text += "Some rows take less than their bytes at this rate: **the law does not hold here.**"
     else:
         text += f"Row by row a phase costs {table.each.min():.2f} to {table.each.max():.2f} µs: "
         text += "**the cost is not one number.**" if uneven else "about one number."
     text += f" The law's error is {table.off.abs().median():.0f}% at the median and "
-    text += f"{table.off.abs().max():.0f}% at most."
+    text += f"{table.off.abs().max():.0f}% at most. A bar is a row's own cost, the dashed line the law's."
     why = [
         each for each in (_by_format(table, rows, roof.value, last, clocks or {}), _by_model(table)) if each
     ]
+    parts: list[Any] = [text, diagram.phase_costs(table, fixed).html()]
     if uneven and why and table.each.min() > 0:
         head = "Two effects pull in opposite directions" if len(why) > 1 else "What the rows say of why"
-        text += f"\n\n<details><summary>{head}</summary>\n\n" + "\n".join(f"- {each}" for each in why)
-        text += f"{_unexplained(table)}\n\n</details>"
-    display.say(text)
-    return last, table
+        parts.append(f"{head}:\n\n" + "\n".join(f"- {each}" for each in why) + _unexplained(table))
+    parts.append((table_of, heads, forms, f"The law beside every model and format: {last}, {gpu}"))
+    display.fold_parts("Does every phase cost the same, in all formats and models?", parts)
+    return last
 
 
 def _by_format(table: Rows, rows: Rows, roof: float, last: str, clocks: Clocks) -> str:
@@ -73,6 +71,9 @@ def _by_format(table: Rows, rows: Rows, roof: float, last: str, clocks: Clocks) 
         return ""
     shown = listed(f"{row.each:.2f} µs in {row.weights_as}" for row in mine[::-1].itertuples())
     text = f"{decode.MODEL}, usual output heads: {shown}. The fewer bytes a phase has, the more it costs."
+    every = table[table.model == decode.MODEL].sort_values("bytes")
+    if len(every) > len(mine) and not all(a > b for a, b in pairwise(every.each)):
+        text += " With other heads this order does not hold."
     phases = ablation.phases_of(decode.MODEL)
     here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
     here = here[(here.impl == "3_persistent") & here.format.isin(mine.format)]
@@ -154,16 +155,3 @@ def _unexplained(table: Rows) -> str:
         f"{high.model} in {high.weights_as} {high.mb_phase:.0f}, but a phase costs {low.each:.2f} and "
         f"{high.each:.2f} µs."
     )
-
-
-def explorer_start(table: Rows, last: str) -> None:
-    """Say how the explorer's first point differs from the rung's row."""
-    model = models.MODELS["phases"]
-    mine = table[
-        (table.model == model.start["model"]) & (table.format == model.start["weights"]) & table.usual
-    ]
-    for row in mine[mine.each > 0].itertuples():
-        display.say(
-            f"It opens at {model.start['cost']:g} µs a phase; by its row a phase of `{last}` in "
-            f"{row.weights_as} costs {row.each:.2f} µs."
-        )

@@ -1,18 +1,86 @@
-"""Where a decoded token's time goes, by phases, in lesson 08."""
+"""What is left of a token's time beside its bytes, in lesson 08: what its phases cost, rung by rung and, of
+the first rung, phase by phase.
+"""
 
 from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
 
 from rooflab.analysis import ablation
 from rooflab.lab import Lab
 from rooflab.pages import Rows
+from rooflab.pages.lesson_08_ladder import level_formats
 from rooflab.studies import decode
-from rooflab.view import display, plot
+from rooflab.view import diagram, display, models
 from rooflab.words import listed
 
+_FIRST = "3_persistent"  # the rung that the fastest is compared with
+_EVEN = 1.1  # largest cost of a phase over the smallest: hardly depends on the format
 
-def time_by_phase(lab: Lab, format: str) -> tuple[Rows, Lab, Rows, Rows]:
-    """Show a token's traced time by phase beside that of its bytes; the trace, its lab, all parts, those
-    shown.
+
+def beside_bytes(here: Rows, roof: float) -> Rows:
+    """Rows with `bytes_us`, the time of their bytes at the read roof (GB/s), their `phases`, and what each
+    costs beside them (`each`).
+    """
+    phases, bytes_us = here.model.map(ablation.phases_of), here.bytes / roof / 1e3
+    return here.assign(bytes_us=bytes_us, phases=phases, each=(here.median_us - bytes_us) / phases)
+
+
+def what_is_left(here: Rows, climbs: dict[str, Any], roof: Any, gpu: str) -> None:
+    """Say what a token of the fastest way spends beside its bytes, draw it beside an earlier rung in every
+    format, and say which formats are level though one has fewer bytes.
+    """
+    mine = here[here.usual & here.impl.isin(decode.RUNGS)].dropna(subset="median_us")
+    best = mine.sort_values("median_us").impl.iloc[0]
+    order = [f for f in ablation.FORMATS if f in set(mine.format)]
+    chosen = mine[mine.impl.isin((_FIRST, best))].sort_values(["impl"])
+    chosen = beside_bytes(
+        chosen.sort_values("format", key=lambda f: f.map(order.index), kind="stable"), roof.value
+    )
+    top = chosen[chosen.impl == best].sort_values("median_us").iloc[0]
+    display.say(
+        f"The fastest way, `{best}` with {top.weights_as} weights, makes **{top.tok_s:,.0f} tok/s**, "
+        f"{top.roof_fraction:.0%} of the roof on the {gpu}. A token's {top.phases} phases, five a layer and "
+        "the output head, run one after the other. Each fetches numbers from L2, adds up, and hands on; no "
+        "bandwidth shortens these waits."
+    )
+    diagram.beside_bytes(chosen).show()
+    display.say(" ".join(filter(None, (_by_format(chosen, best), _level(climbs)))))
+
+
+def _by_format(chosen: Rows, best: str) -> str:
+    """How what a phase costs depends on the format, in the earlier rung and in the fastest."""
+    before, after = (
+        chosen[chosen.impl == name].sort_values("bytes", ascending=False) for name in (_FIRST, best)
+    )
+    text = ""
+    if len(before) > 1 and 0 < before.each.max() < _EVEN * before.each.min():
+        text = f"In `{_FIRST}` a phase costs about as much in every format. "
+    costs = after.each.tolist()
+    if best != _FIRST and len(costs) > 1 and all(a < b for a, b in pairwise(costs)):
+        text += (
+            f"In `{best}` it costs the more the fewer bytes a token has: copies of the next weights fill the "
+            "waits, and small weights fill less of them."
+        )
+    return text.strip()
+
+
+def _level(climbs: dict[str, Any]) -> str:
+    """Which formats' fastest rungs take the same time although one reads a fifth less."""
+    if (pair := level_formats(climbs)) is None:
+        return ""
+    a, b = pair
+    small, large = (ablation.FORMATS[row.format] for row in pair)
+    return (
+        f"**{small} is level with {large}, {a.median_us:,.0f} and {b.median_us:,.0f} µs a token, though "
+        f"it reads {1 - a.bytes / b.bytes:.0%} fewer bytes.**"
+    )
+
+
+def time_by_phase(lab: Lab, format: str) -> None:
+    """Show, folded, a token's traced time by phase beside that of its bytes, and which phase waits longest
+    beyond them.
     """
     traced, whose = lab.profile("decode", decode.traced(), "cupti"), lab
     if traced.empty:
@@ -21,61 +89,16 @@ def time_by_phase(lab: Lab, format: str) -> tuple[Rows, Lab, Rows, Rows]:
     parts = ablation.split(traced, whose.roof["dram_read"].value)
     chosen = format if format in set(parts.format) else parts.format.iloc[0]
     one = parts[parts.format == chosen]
-    heads = {
-        "phase": "phase",
-        "launches": "launches",
-        "us": "µs a token",
-        "each_us": "µs each",
-        "roof_us": "its bytes, µs",
-    }
-    forms = {"launches": "{:.0f}", "us": "{:.0f}", "each_us": "{:.1f}", "roof_us": "{:.0f}"}
-    caption = (
-        f"A token by phases, {ablation.FORMATS[chosen]}, traced on {whose.run.gpu}; last, the time of its "
+    heads = {"phase": "phase", "launches": "launches", "us": "µs a token", "each_us": "µs each"}
+    heads |= {"roof_us": "its bytes, µs", "over": "beyond them, µs"}
+    forms = dict.fromkeys(("us", "each_us", "roof_us", "over"), "{:,.1f}") | {"launches": "{:.0f}"}
+    most = one[one.phase != "between"].sort_values("over").iloc[-1]
+    text = (
+        f"`{decode.RUNGS[0]}` launches every phase on its own, so a tracer times each. The longest wait "
+        f"beyond the bytes, at the read roof, is in *{most.phase}*."
     )
-    caption += "bytes at the roof"
-    display.table(one, heads, forms, caption, folded=True)
-    return traced, whose, parts, one
-
-
-def waits_drawn(parts: Rows, whose: Lab, traced: Rows) -> None:
-    """Draw what a token waits for: bytes, phases beyond them, the time between phases."""
-    names = [f for f in ablation.FORMATS if f in set(parts.format)]
-    table = {
-        "bytes at the roof": [parts[parts.format == f].roof_us.sum() for f in names],
-        "in phases, beyond the bytes": [
-            parts[(parts.format == f) & (parts.phase != "between")].over.sum() for f in names
-        ],
-        "between phases": [parts[(parts.format == f) & (parts.phase == "between")].us.sum() for f in names],
-    }
-    title = "A token of rung 1_kernel_per_phase, by what it waits for"
-    fig, ax = plot.figure("µs", title=title, height=1.5 + 0.4 * len(names))
-    plot.stacked(ax, [ablation.FORMATS[f] for f in names], table, "µs")
-    first = {k: v[-1] for k, v in table.items()}
-    plot.show(
-        fig,
-        f"{title} on {whose.run.gpu}, {plot.dates(traced)}; {ablation.FORMATS[names[-1]]}: "
-        + ", ".join(f"{k} {v:.0f} µs" for k, v in first.items())
-        + ".",
-    )
-
-
-def longest_wait(one: Rows, whose: Lab, parts: Rows, here: Rows) -> None:
-    """Say which phase waits longest beyond its bytes, how much longer a traced token takes, and how the time
-    beyond bytes depends on the format.
-    """
-    busy = one[one.phase != "between"]
-    most = busy.sort_values("over").iloc[-1]
-    total = busy.us.sum() + one[one.phase == "between"].us.sum()
-    bare = here[(here.impl == decode.RUNGS[0]) & (here.format == one.format.iloc[0]) & here.usual].median_us
-    display.say(
-        f"Of the {total:,.0f} µs that the tracer saw on the {whose.run.gpu}"
-        + (f" ({bare.iloc[0]:,.0f} in the ladder, measured without it)" if len(bare) else "")
-        + f", {one.roof_us.sum():,.0f} are bytes. The longest wait "
-        f"beyond them is in *{most.phase}*: {most.over:,.0f} µs in {most.launches:.0f} launches. "
-        "A phase asks L2 for its input, adds up, hands on; each of these is a latency that no "
-        f"bandwidth shortens, and {busy.launches.sum():,.0f} phases do so one after the other."
-        + _beyond_bytes(parts)
-    )
+    summary = f"A token of {decode.RUNGS[0]} by phases, {ablation.FORMATS[chosen]}, traced on {whose.run.gpu}"
+    display.fold_parts(summary, [text, (one, heads, forms), _beyond_bytes(parts)])
 
 
 def _beyond_bytes(parts: Rows) -> str:
@@ -85,11 +108,20 @@ def _beyond_bytes(parts: Rows) -> str:
     if len(sums) < 2:
         return ""
     shown = listed(f"{over:,.0f} µs in {ablation.FORMATS[name]}" for name, over in sums.over.items())
-    text = f" Beyond their bytes phases take {shown}."
+    text = f"Beyond their bytes all phases take {shown}."
     apart, bytes_apart = (values.max() / values.min() for values in (sums.over, sums.roof_us))
     if apart < 1.2 < bytes_apart:
-        text += (
-            f" That differs by {apart - 1:.0%} at most, the time of the bytes {bytes_apart:.1f} times: the "
-            "smaller the weights, the more of a token it is."
-        )
+        text += f" That differs by {apart - 1:.0%} at most, the time of the bytes {bytes_apart:.1f} times."
     return text
+
+
+def explorer_start(here: Rows, roof: Any) -> None:
+    """Say how the explorer's first point differs from the row of the fastest rung with such weights."""
+    model = models.MODELS["phases"]
+    mine = here[here.usual & here.impl.isin(decode.RUNGS) & (here.format == model.start["weights"])]
+    mine = beside_bytes(mine.dropna(subset="median_us").sort_values("median_us").head(1), roof.value)
+    for row in mine[(mine.each > 0) & (mine.model == model.start["model"])].itertuples():
+        display.say(
+            f"It opens at {model.start['cost']:g} µs a phase; by its row a phase of `{row.impl}` in "
+            f"{row.weights_as} costs {row.each:.2f} µs."
+        )

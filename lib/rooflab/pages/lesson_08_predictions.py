@@ -32,10 +32,9 @@ def worked_prediction(here: Rows, format: str, lab: Lab) -> None:
     barriers = mine.predicted_us - bytes_us
     if barriers > 0:
         display.say(
-            f"Predicted in {ablation.FORMATS[mine.format]}: {bytes_us:,.0f} µs for a token's "
-            f"{mine.bytes / 1e6:,.0f} MB at the read roof, {barriers:,.0f} for {mine.phases:.0f} grid "
-            f"barriers of {barriers / mine.phases:.2f} µs, five a layer and one for the head. Together "
-            f"{mine.predicted_us:,.0f} µs a token; measured **{mine.median_us:,.0f}**."
+            f"Predicted in {ablation.FORMATS[mine.format]}: {bytes_us:,.0f} µs for a token's bytes at the "
+            f"read roof, {barriers:,.0f} for {mine.phases:.0f} grid barriers of {barriers / mine.phases:.2f} "
+            f"µs. Together {mine.predicted_us:,.0f} µs a token; measured **{mine.median_us:,.0f}**."
             + why_missed(here, format, lab)
         )
 
@@ -54,18 +53,15 @@ def worked_launches(here: Rows, format: str, lab: Lab) -> None:
     products = first.predicted_us - attention
     if abs(law / products - 1) > _SAME_LAW:
         return
-    read = (first.bytes - cache) / lab.roof["dram_read"].value / 1e3
     text = (
-        f"Predicted in {ablation.FORMATS[first.format]}: {products:,.0f} µs for products by lesson 07's law "
-        f"({read:,.0f} for their bytes at the read roof; the rest is what {first.phases - layers:.0f} "
-        f"launches cost beside them), {attention:,.0f} for {layers:.0f} launches of attention and "
-        f"the cache's bytes. Together {first.predicted_us:,.0f} µs a token; measured "
-        f"**{first.median_us:,.0f}**."
+        f"Predicted in {ablation.FORMATS[first.format]}: {products:,.0f} µs for products by lesson 07b's "
+        f"law, {attention:,.0f} for attention's launches and the cache. Together {first.predicted_us:,.0f} "
+        f"µs a token; measured **{first.median_us:,.0f}**."
     )
     if first.median_us > NEAR * first.predicted_us:
         text += (
-            " The law is of bare products: norm, rotation, residual and gating, and attention's own "
-            "latency, are left out. What each costs was not measured."
+            " The prediction leaves out the small steps, which now run inside the products, and attention's "
+            "own latency. What each costs was not measured."
         )
     display.say(text)
 
@@ -82,16 +78,13 @@ def worked_overlap(here: Rows, format: str) -> None:
         f"{'less' if saved >= 0 else 'more'}**."
     )
     if saved > NEAR * less:
-        text += (
-            " The prediction counts the launch alone, but the first weights also come while the kernel in "
-            "front ends. What each of the two saves was not measured."
-        )
+        text += " The prediction counts the launch alone; the first weights come earlier, too."
     display.say(text)
 
 
 def why_missed(here: Rows, format: str, lab: Lab) -> str:
     """What a phase of _WORKED costs beside its bytes, where that is more than the barrier it was predicted
-    to cost, and whether it depends on the format; empty where the prediction held.
+    to cost; empty where the prediction held.
     """
     mine, roof = _worked(here, format), lab.roof["dram_read"].value
     if mine is None or mine.median_us <= NEAR * mine.predicted_us:
@@ -99,21 +92,11 @@ def why_missed(here: Rows, format: str, lab: Lab) -> str:
     bare = (mine.predicted_us - mine.bytes / roof / 1e3) / mine.phases
     if bare <= 0:
         return ""
-    found = {name: _worked(here, name) for name in ablation.FORMATS}
-    costs = {
-        name: (row.median_us - row.bytes / roof / 1e3) / row.phases
-        for name, row in found.items()
-        if row is not None
-    }
-    text = (
-        f" Beside its bytes a phase costs {costs[mine.format]:.2f} µs, not the {bare:.2f} of a bare barrier: "
-        "it also loads its input from L2, adds up and stores, and at each barrier all wait for the slowest "
-        "block."
+    cost = (mine.median_us - mine.bytes / roof / 1e3) / mine.phases
+    return (
+        f" Beside its bytes a phase costs {cost:.2f} µs, not the {bare:.2f} of a bare barrier: it also loads "
+        "its input from L2, adds up and stores, and at each barrier all wait for the slowest block."
     )
-    if len(costs) > 1 and max(costs.values()) < 1.1 * min(costs.values()):
-        shown = listed(f"{cost:.2f} ({ablation.FORMATS[name]})" for name, cost in costs.items())
-        text += f" The cost hardly depends on the format: {shown} µs."
-    return text
 
 
 def _worked(here: Rows, format: str, name: str = _WORKED) -> Any:

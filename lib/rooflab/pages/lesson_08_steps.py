@@ -6,45 +6,34 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import engine
 from rooflab.analysis import ablation
 from rooflab.hardware import crossover
-from rooflab.lab import Lab
-from rooflab.numerics import model_shapes
 from rooflab.ops import decoder
-from rooflab.pages import Rows, lesson_08_clock, lesson_08_timeline
+from rooflab.pages import NEAR, Rows, lesson_08_clock, lesson_08_timeline
 from rooflab.pages.lesson_08_clock import Clocks
-from rooflab.pages.lesson_08_ladder import short_name, side_by_side
-from rooflab.profile import parts
+from rooflab.pages.lesson_08_ladder import short_name
 from rooflab.studies import decode
 from rooflab.view import diagram, display
-from rooflab.view.diagram import layers
 from rooflab.words import counted, listed
 
 _FUSED, _RING = "1_kernel_per_phase", "6_producer_warps"
 # What a rung changes, in a reader's words; of one that this lacks, its idea.
 _CHANGES = {
-    _FUSED: "A layer is five launches: norm, rotation, residual and gating move into the product beside "
-    "them.",
-    "2_pdl": "A launch starts before the one in front has ended, and loads its first weights meanwhile.",
-    "3_persistent": "One launch makes all tokens. A grid barrier, at which every block waits for all others, "
-    "ends each phase.",
-    "4_tma": "As 3; one instruction of one lane copies a chunk of weights, by Hopper's tensor memory "
-    "accelerator (TMA).",
-    "5_prefetch_at_barrier": "As 3; a warp asks for some of its weights only at the barrier, so that memory "
-    "has work while blocks wait.",
+    _FUSED: "A layer is five launches: the small steps move into the products.",
+    "2_pdl": "As 1; a launch starts before the one in front has ended.",
+    "3_persistent": "One launch makes all tokens; a grid barrier ends each phase.",
+    "4_tma": "As 3; one lane copies a chunk of weights by the copy engine (TMA).",
+    "5_prefetch_at_barrier": "As 3; a warp orders some of its copies only at the barrier.",
     _RING: "As 3; some warps only copy weights, the others only multiply.",
-    "7_split_k": "As 6, in INT4 as 5; the output product and down are divided along k too, the inner "
-    "dimension, over which a product sums. So every SM has a part.",
-    "8_tensor_attention": "As 7; all query heads that share keys attend together, on the tensor cores: for "
-    "long contexts.",
-    "9_flags_in_data": "As 7; numbers that blocks hand on carry flags, and no barrier separates phases.",
+    "7_split_k": "As 6, in INT4 as 5; two products are cut so that every SM has a part.",
+    "8_tensor_attention": "As 7; query heads that share keys attend on the tensor cores.",
+    "9_flags_in_data": "As 7; numbers carry flags, and no barrier separates phases.",
 }
 
 
 def rungs(climbs: dict[str, Any], format: str) -> None:
-    """Show what each rung changes, and in a format its rate, predicted and measured, and how many times the
-    speed of the one that it builds on.
+    """Show what each rung changes, and in a format its rate, and how many times the speed of the step that it
+    builds on.
     """
     ladder, climb = decoder.LADDERS["decode_step"], climbs[format]
     table = pd.DataFrame(
@@ -52,13 +41,10 @@ def rungs(climbs: dict[str, Any], format: str) -> None:
     )
     heads, caption = {"rung": "rung", "says": "what it changes"}, "The rungs"
     if len(climb):
-        both = side_by_side(climb).set_index("impl")
-        for name in ("said", "tok_s", "gain"):
-            table[name] = table["rung"].map(both[name])
-        table["said"] = table["said"].fillna("")
-        heads |= {"said": "predicted", "tok_s": "measured", "gain": "×"}
-        caption += f" in {ablation.FORMATS[format]}, tokens a second; ≤: the roof, where no other prediction "
-        caption += "was made; ×: the speed of the step that it builds on, of which "
+        for name in ("tok_s", "gain"):
+            table[name] = table["rung"].map(climb.set_index("impl")[name])
+        heads |= {"tok_s": "tok/s", "gain": "×"}
+        caption += f" in {ablation.FORMATS[format]}; ×: the speed of the step that it builds on, of which "
         caption += f"{1 / crossover.LEVEL:.2f} to {crossover.LEVEL:.2f} is level"
     display.table(table, heads, {"tok_s": "{:,.0f}", "gain": "{:.2f}"}, caption)
 
@@ -81,56 +67,33 @@ def step(climbs: dict[str, Any], format: str, *names: str) -> None:
         display.say(f"{called}**{words[0]}**{''.join(f', {each}' for each in words[1:])}.")
 
 
-def launches(lab: Lab) -> None:
-    """Show the launches of a layer by the library, by `products` and by the first rung."""
-    shape, model = engine.spec(decode.MODEL).shape, model_shapes.get(decode.MODEL)
-    lines: list[tuple[str, str, str]] = []
-    traced = layers.library_launches(lab).get("graph")
-    said, products = "", len(shape.matrices) - 1
-    if traced is not None:
-        weights = traced[0][traced[0]["part"].isin(parts.WEIGHTS)]
-        sums = int((weights["class"] == "reduce").sum())
-        lines.append(("graph (the library)", f"{len(traced[0])}", f"{len(weights)}"))
-        if sums and len(weights) == model_shapes.gemvs(model) / model.layers + sums:
-            said = (
-                f"Of the library's {len(weights)}, {counted(sums, 'adds', 'add')} up what it divided along "
-            )
-            said += (
-                f"*k*; the others are a layer's {len(weights) - sums} products. `products` makes {products} "
-            )
-            said += "of them: queries, keys and values are one, gate and up another."
-    lines.append(("products", "not traced", f"{products}"))
-    fused = [way for way in diagram.ways(lab, "fp16") if way.name == _FUSED and way.spans]
-    for way in fused:
-        lines.append((way.name, f"{len(way.spans)}", f"{sum(span.kind == 'weights' for span in way.spans)}"))
-    table = pd.DataFrame(lines, columns=["step", "all", "weights"])
-    heads = {"step": "step", "all": "launches a layer", "weights": "of them for products"}
-    display.table(table, heads)
-    if said:
-        display.say(said)
-
-
-def at_phase_end(clocks: Clocks) -> None:
-    """Say, folded, how many slots are left empty, what the clock shows of the ring of rung 6, and which ring
-    later rungs take in which format.
+def fused(climbs: dict[str, Any]) -> None:
+    """Draw the launches that the first rung takes the place of, and say that they take a token's time where
+    smaller weights leave it as it is.
     """
-    said = lesson_08_clock.ring(clocks, _RING, "3_persistent")
+    diagram.launches_fused().show()
+    tok = {name: each.set_index("impl").tok_s.get("products") for name, each in climbs.items() if len(each)}
+    fp16, int4 = (tok.get(name) for name in ("fp16", "int4_g128"))
+    gains = climbs["int4_g128"].set_index("impl").gain if int4 else {}
+    if fp16 and int4 and int4 <= crossover.LEVEL * fp16 and gains.get(_FUSED, 0.0) > NEAR:
+        display.say(
+            f"INT4 has a quarter of FP16's bytes a weight, but `products` makes {int4:,.0f} tok/s in INT4 "
+            f"and {fp16:,.0f} in FP16: its launches take the time, not its bytes."
+        )
+
+
+def at_phase_end() -> None:
+    """Say how many slots are left empty, and which ring later rungs take in which format."""
+    said = lesson_08_timeline.slots_left_empty()
     wins = [f for f, ring in decode.RINGS.items() if ring == _RING]
     rest = [f for f in decode.RINGS if f not in wins]
     if wins and rest:
         words = [listed(ablation.FORMATS[f] for f in each) for each in (wins, rest)]
         said += (
-            f" `{decode.DIVIDED}` and later rungs, as built for an H200, take the ring of rung 6 in "
-            f"{words[0]} and that of rung 5 in {words[1]}."
+            f" Later rungs, as built for an H200, take the ring of rung 6 in {words[0]}, that of rung 5 in "
+            f"{words[1]}."
         )
-    shown = [lesson_08_timeline.slots_left_empty(), *filter(None, [said.strip()])]
-    display.fold_parts("How many slots are left empty, and what the clock says of it, by format", shown)
-
-
-def flags(clocks: Clocks, climbs: dict[str, Any]) -> None:
-    """Say what the clock shows of the last rung."""
-    if said := lesson_08_clock.saved(clocks, "9_flags_in_data", climbs):
-        display.say(said)
+    display.say(said)
 
 
 def losses(climbs: dict[str, Any], format: str, rows: Rows, clocks: Clocks) -> None:
@@ -152,10 +115,11 @@ def losses(climbs: dict[str, Any], format: str, rows: Rows, clocks: Clocks) -> N
         }
         said = listed(f"{gain:.2f} ({ablation.FORMATS[other]})" for other, gain in gains.items())
         below = mine.set_index("impl").below[name]
-        why = [_wins(name, gains, long)]
-        if name != _RING:  # said beside its picture
-            lost = [other for other, gain in gains.items() if gain < 1 / crossover.LEVEL]
-            why += [lesson_08_clock.loss(clocks, name, below, other) for other in lost]
+        lost = [other for other, gain in gains.items() if gain < 1 / crossover.LEVEL]
+        why = [
+            _wins(name, gains, long),
+            *(lesson_08_clock.loss(clocks, name, below, other) for other in lost),
+        ]
         told = " ".join(filter(None, why)) or "Why was not measured."
         lines.append(f"`{name}`: {said} times the speed of `{below}`. {told}")
     head = f"{counted(len(back), 'step loses', 'steps lose')} in {ablation.FORMATS[mine.format.iloc[0]]}: "

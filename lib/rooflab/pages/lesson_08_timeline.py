@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from rooflab import engine
 from rooflab.analysis import ablation
 from rooflab.lab import Lab
-from rooflab.numerics import model_shapes
 from rooflab.ops import decoder, decoder_plan, rung_of
+from rooflab.pages import Rows, lesson_08_clock
 from rooflab.pages.lesson_08_clock import PARTS, Clocks
 from rooflab.studies import decode
 from rooflab.view import diagram, display
@@ -16,12 +18,16 @@ from rooflab.view.diagram import by_block, decode_rungs, svg
 from rooflab.words import listed
 
 _UNIT = 16  # rows of a matrix that a block of decode_step takes at a time
+_CLOCK = (
+    "With a macro set, a block's first thread stores its SM's clock at the marks of each phase. That costs a "
+    "little, so a layer may take longer here than without."
+)
 CHUNK = {"fp16": 64, "q8_0": 128, "int4_g128": 128}  # weights of a row that a warp multiplies at a time
 
 
-def blocks_over_time(lab: Lab, clocks: Clocks) -> None:
-    """Draw a layer block by block by the rungs of `decode.timed`, in each format in which they
-    were timed so, and show what the clock says of all; say where none was.
+def blocks_over_time(lab: Lab, clocks: Clocks, climbs: dict[str, Rows]) -> None:
+    """Show, folded, a layer block by block by the rungs of `decode.timed`, in each format in which they were
+    timed so, and what the clock says of all; say where none was.
     """
     names = list(dict.fromkeys(case.impl for case in decode.timed(lab.sized)))
     drawn = {key: rows for key, rows in clocks.items() if key[0] in names}
@@ -29,49 +35,27 @@ def blocks_over_time(lab: Lab, clocks: Clocks) -> None:
         listed_names = ", ".join(f"`{name}`" for name in names)
         display.say(f"On the {lab.run.gpu} this is not yet measured of {listed_names}.")
         return
-    diagram.blocks(pd.concat(drawn.values())).show()
     sums = {key: by_block.sums(rows) for key, rows in clocks.items()}
     formats = list(dict.fromkeys(format for _, format in clocks))
     lines, last = [], names[-1]
     for format in formats:
         others = [each[0] for (name, its), each in sums.items() if its == format and name != last]
         lines.append(bool(others) and (last, format) in sums and sums[last, format][0] < 0.9 * min(others))
-    summary = f"**`{last}` spends the least on waits and inputs.** " if lines and all(lines) else ""
-    summary += (
-        "The marks do not part waits from loads: at a barrier a block waits in the empty stretches, without "
-        "barriers in the pale ones. So the table adds up the two, and attention."
-    )
-    display.say(summary)
+    summary = f" **`{last}` spends the least on waits and inputs.**" if lines and all(lines) else ""
     order = sorted(sums, key=lambda key: (formats.index(key[1]), key[0]))
     table = pd.DataFrame(
         [(ablation.FORMATS[key[1]], key[0], sum(sums[key]), *sums[key]) for key in order],
         columns=["format", "rung", "us", *PARTS],
     )
     heads = {"format": "weights", "rung": "rung", "us": "a layer"} | {part: part for part in PARTS}
-    caption = f"µs a layer, {lab.run.gpu}, on average over its blocks; products: with waits for weights; "
-    caption += "stores: with adding up"
-    display.table(table, heads, dict.fromkeys(("us", *PARTS), "{:.1f}"), caption, folded=True)
-    if notes := _unmarked(drawn[next(iter(drawn))], names, next(iter(drawn))[0]):
-        display.say(notes)
-
-
-def _unmarked(first: pd.DataFrame, names: list[str], name: str) -> str:
-    """What the drawing's colours do not compare, and which blocks of its first rung have hardly work."""
-    lines = []
-    own = [f"`{name}`" for name in names if by_block.copies_itself(name)]
-    if own and len(own) < len(names):
-        lines.append(
-            f"Do not compare orange alone: in {listed(own)} the warp that multiplies also asks for the "
-            "copies, and the time for that counts as blue."
-        )
-    took = first["down_multiplied_us"] - first["down_ready_us"]
-    if idle := int((took < 0.2 * took.median()).sum()):
-        none = idle == len(first) - model_shapes.get(decode.MODEL).hidden // _UNIT
-        lines.append(
-            f"Lines without blue in *down*: {idle} of {len(first)} blocks of `{name}` have "
-            f"{'no' if none else 'hardly a'} part of that product."
-        )
-    return "\n\n".join(lines)
+    caption = f"µs a layer, {lab.run.gpu}, on average over its blocks; waits and inputs: with attention; "
+    caption += "products: with waits for weights; stores: with adding up"
+    forms = dict.fromkeys(("us", *PARTS), "{:.1f}")
+    parts: list[Any] = [_CLOCK + summary, diagram.blocks(pd.concat(drawn.values())).html()]
+    parts.append((table, heads, forms, caption))
+    said = lesson_08_clock.ring(clocks, "6_producer_warps", "3_persistent")
+    parts += filter(None, (said, lesson_08_clock.disagreements(clocks, climbs)))
+    display.fold_parts("One layer, block by block, by the clock inside the kernel", parts)
 
 
 def divided_drawn(lab: Lab, format: str) -> None:
@@ -88,12 +72,11 @@ def divided_drawn(lab: Lab, format: str) -> None:
     chunks = k // CHUNK[format]
     parts = decode_rungs.chunks_by_block(tiles, chunks, slabs, sms)
     display.say(
-        f"The output product has {rows:,} rows, and so has down. A block takes {_UNIT} of them at a time, so "
-        f"{tiles} blocks have work; in the output product {_UNIT} rows of {chunks} chunks each "
-        f"(of {k // chunks} weights a row). "
-        f"`7_split_k` cuts *k* into {slabs} parts, and deals each to a group of blocks. All {sms} SMs have "
-        f"work, the busiest {max(parts)} chunks in place of {chunks}. The parts of a row are added up by "
-        "atomics."
+        f"The output product and down have {rows:,} rows each, and a block takes {_UNIT} at a time: {tiles} "
+        f"of {sms} SMs have work. `7_split_k` also cuts *k*, the dimension over which a product sums, and "
+        f"adds up the parts of a row by atomics. Drawn is the output product, cut into {slabs} parts: a "
+        f"chunk is {_UNIT} rows by {k // chunks} weights in {ablation.FORMATS[format]}, and the busiest SM "
+        f"has {max(parts)} in place of {chunks}."
     )
     decode_rungs.divided(tiles, chunks, slabs, sms).show()
 
@@ -113,18 +96,12 @@ def slots_left_empty() -> str:
         each, first, stages = (macros[macro] for macro in ("HELD_BACK", "FIRST_HELD", "STAGES"))
         words.append(f"{each} of {stages} in {ablation.FORMATS[format]}")
         if not each:
-            only = (
-                f"only the first warp of a block leaves slots empty, {first}"
-                if first
-                else "none is left empty"
-            )
+            only = "no warp but a block's first leaves any" if first else "none is left"
             none.append(
-                f" In {ablation.FORMATS[format]} {only}: there it hardly differs from `3_persistent`."
+                f" In {ablation.FORMATS[format]} {only}, so `{name}` hardly differs from `3_persistent` "
+                "there."
             )
-    return (
-        f"How many slots a warp of `{name}` leaves empty was chosen by trial on an H200: "
-        f"{listed(words)}.{''.join(none)}"
-    )
+    return f"A warp's empty slots, chosen by trial on an H200: {listed(words)}.{''.join(none)}"
 
 
 def other_rungs_drawn() -> None:

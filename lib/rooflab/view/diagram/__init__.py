@@ -38,9 +38,10 @@ from rooflab.view.diagram.mmq_blocks import divided_along_k, warpgroups_take_tur
 from rooflab.view.diagram.model import one_token
 from rooflab.view.diagram.nan_leak import nan_leak
 from rooflab.view.diagram.number_lines import Line, number_lines
+from rooflab.view.diagram.operators import launches_fused
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline
 from rooflab.view.diagram.passes import passes
-from rooflab.view.diagram.phase_costs import phase_costs
+from rooflab.view.diagram.phase_costs import beside_bytes, phase_costs
 from rooflab.view.diagram.pools import captured_address
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
 from rooflab.view.diagram.requests import Width, lanes_in_sectors, warp_requests
@@ -84,6 +85,7 @@ __all__ = [
     "attention_tiles",
     "banks",
     "barriers_met",
+    "beside_bytes",
     "block_sum",
     "blocks",
     "budget",
@@ -118,6 +120,7 @@ __all__ = [
     "lanes_in_sectors",
     "lanes_store",
     "launch",
+    "launches_fused",
     "launches_of_a_layer",
     "launches_over_time",
     "layer",

@@ -11,28 +11,22 @@ from rooflab.paths import KERNELS
 from rooflab.profile import timeline
 from rooflab.studies import decode
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, SKY, Canvas, Drawing, single
+from rooflab.view.diagram.svg import AMBER, BLUE, NONE, PALE, Canvas, Drawing, single
 from rooflab.words import FORMATS
 
 EVERY = 12  # one block of so many is drawn: its neighbours look the same, and the picture is a twelfth
 _LINE = 5.5  # height of a block
-# What a block does, its fill, and the words of the key.
+# What a block does, its fill, and its words. What waits for other blocks is pale, as is what lies between
+# marks: which of the two it is depends on the rung.
 _KINDS = {
     "x": (PALE, "loads its input"),
-    "starved": (AMBER, "waits for weights"),
+    "starved": (BLUE, "waits for weights"),
     "multiplies": (BLUE, "multiplies"),
-    "attends": (SKY, "attends"),
-    "ends": (GREY, "adds up and stores"),
+    "attends": (PALE, "attends"),
+    "ends": (AMBER, "adds up and stores"),
 }
+_KEY = {PALE: "waits, loads its input, attends", BLUE: "multiplies, waits for weights", AMBER: "stores"}
 _PHASES = {"qkv": "QKV", "attend": "attend", "out": "output", "gate_up": "gate, up", "down": "down"}
-
-
-def has_barriers(rung: str) -> bool:
-    """Whether a grid barrier stands between the phases of a rung of decode_step, by its source's first
-    line.
-    """
-    source = (KERNELS / "decode_step" / f"{rung}.cu").read_text(encoding="utf-8")
-    return "no barrier" not in source.partition("\n")[0]
 
 
 def copies_itself(rung: str) -> bool:
@@ -134,8 +128,10 @@ def _frame(layers: dict[str, pd.DataFrame], longest: float) -> tuple[Canvas, str
             canvas.text(x, y + 26, words, svg.SMALL - 1)
             free = x + svg.wide(words, svg.SMALL - 1) + 12
         top = y + 30
-        for kind, (fill, _) in _KINDS.items():
-            mine = table[(table["kind"] == kind) & table["block"].isin(shown)]
+        canvas.rect(left, top, took * unit, len(shown) * _LINE, PALE, 0)
+        for fill in (BLUE, AMBER):
+            kinds = [kind for kind, (its, _) in _KINDS.items() if its == fill]
+            mine = table[table["kind"].isin(kinds) & table["block"].isin(shown)]
             places = zip(mine["block"].tolist(), mine["start"].tolist(), mine["end"].tolist(), strict=True)
             lines = [
                 (left + start * unit, top + shown.index(block) * _LINE, (end - start) * unit)
@@ -149,17 +145,9 @@ def _frame(layers: dict[str, pd.DataFrame], longest: float) -> tuple[Canvas, str
             f"{name} takes {took:.1f} µs, in which a block {words}, is between marks {part['others']:.0%}"
         )
     x = left
-    for fill, word in _KINDS.values():
+    for fill, word in _KEY.items():
         canvas.rect(x, y, 10, 10, fill)
         canvas.text(x + 14, y + 9, word, svg.SMALL)
         x += 30 + svg.wide(word, svg.SMALL)
-    notes = [
-        f"A line is a block, one of every {EVERY}. Empty: between its marks, such as at a barrier; at the",
-        "left and right edge it is in the layer before or after.",
-    ]
-    for name in (name for name in layers if not has_barriers(name)):
-        words = f'{name} has no barrier between phases: it waits in "loads its input" and "attends".'
-        notes += [words, "Its short gaps are steps without a mark, such as asking L2 for what comes next."]
-    for k, note in enumerate(notes):
-        canvas.text(left, y + 26 + 15 * k, note, svg.SMALL)
+    canvas.text(left, y + 26, f"A line is a block, one of every {EVERY}.", svg.SMALL)
     return canvas, "; ".join(said) + "."

@@ -17,7 +17,7 @@ from rooflab.studies import decode
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.key_loads import key_loads
 from rooflab.view.diagram.svg import AMBER, BLUE, NONE, PALE, SKY, Canvas, Drawing, shade, single
-from rooflab.words import counted
+from rooflab.words import FORMATS, counted
 
 _PARTS = KERNELS / "common" / "decoder"
 _PIECE = 16  # bytes
@@ -98,7 +98,7 @@ def who_copies(lanes: str | None = None, engine: str | None = None) -> Drawing:
     canvas.text(0, y + 30, "Framed: what the lanes copy with their first copy.", svg.SMALL)
     canvas.text(second, y + 16, "The copy engine reads it row by row;", svg.SMALL)
     canvas.text(second, y + 30, "the lanes only wait until it has come.", svg.SMALL)
-    whole = f"{_ROWS} rows by {_ACROSS * _PIECE} bytes"
+    whole = f"{_ROWS} rows by {_ACROSS * _PIECE // 2} weights in FP16"
     says = f"A chunk of weights, {whole}. {heads[0]}, of {_PIECE} bytes; {heads[1]}, of all {whole}."
     return single(f"Who copies a chunk of weights, {whole}", says, canvas)
 
@@ -175,19 +175,16 @@ def held_back(shape: Shape, format: str, texts: tuple[str, str] | None = None) -
             y += 24
         y += 12
         said.append(f"{name}: {words}")
-    canvas.text(
-        0,
-        y + 2,
-        f"An example (not measured): a warp multiplies a phase's last {_SHOWN} chunks (×), all in its ring.",
-        svg.SMALL,
+    note = f"5_prefetch_at_barrier leaves {counted(held, 'slot')} of a warp empty until it has arrived"
+    lines = (
+        "×: the warp multiplies a chunk, which frees its slot. copy: weights of the next phase come into it.",
+        "…: memory is busy, and the warp waits until it takes the next order.",
+        f"{note}, as in {FORMATS[format]}.",
+        f"An example, not measured: a phase's last {_SHOWN} chunks.",
     )
-    aim = "A copy brings the next phase's weights into the slot that an × freed. …: memory is behind,"
-    canvas.text(0, y + 16, aim, svg.SMALL)
-    note = f"5_prefetch_at_barrier leaves {counted(held, 'slot')} of a warp empty until it has arrived."
-    late = "and the warp waits until it takes the order. Then the copy runs beside the next ×."
-    canvas.text(0, y + 30, late, svg.SMALL)
-    canvas.text(0, y + 44, note, svg.SMALL)
-    return single("What memory does at a phase's end", f"An example. {'; '.join(said)}. {note}", canvas)
+    for k, line in enumerate(lines):
+        canvas.text(0, y + 2 + 14 * k, line, svg.SMALL)
+    return single("What memory does at a phase's end", f"An example. {'; '.join(said)}. {note}.", canvas)
 
 
 def chunks_by_block(units: int, chunks: int, slabs: int, blocks: int) -> list[int]:

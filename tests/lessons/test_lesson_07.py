@@ -213,7 +213,7 @@ def test_each_cause_of_a_failure_has_a_row_and_each_way_its_counts(law, rows, mo
     monkeypatch.setattr(lesson_07b_misses.diagram, "dealt", lambda *given: _Shown())
     lesson_07b.causes(compared, machine, fit)
     _, far, short = lesson_07b_misses.below_the_peak(compared, fit)
-    rest = int(re.search(r", (\d+) for none that was found", told[0])[1])
+    rest = int(re.search(r"for (\d+) none was found", told[0])[1])
     table = tables[0].set_index("cause")
     assert f"{far} of {len(compared):,} products" in told[0] and table["rows"].sum() + rest == far
     assert len(table) == 4 and table.loc["far below the peak", "rows"] == short
@@ -221,7 +221,11 @@ def test_each_cause_of_a_failure_has_a_row_and_each_way_its_counts(law, rows, mo
     lesson_07b.divided(compared, machine, fit)
     assert told[-1].startswith("**k divided: 1,536 × 8,960") and "12 tiles for 132 SMs" in told[-1]
     lesson_07b.failures(compared, machine, fit, here)
-    assert "`copy`" in told[-1] and "Q8_0 two-op: weights are first" in told[-1] and f"<td>{far}</td>" not in told[-1]
+    assert (
+        "`copy`" in told[-1]
+        and "Q8_0 two-op: weights are first" in told[-1]
+        and f"<td>{far}</td>" not in told[-1]
+    )
     late = compared[(compared["by"] == "memory") & (compared["one_off"] < -25)]
     lesson_07b.failures(late[late["label"] == "FP16 cuBLAS"].copy(), machine, fit, here)
     assert "Why was not measured." in told[-1], "nothing is known of these"
@@ -300,11 +304,11 @@ def test_a_bar_of_the_map_is_worked_out_by_the_law_s_own_rule(law, rows, h200, m
     mapped = lesson_07b.gain_by_gpu(every, timed, spec)
     kernels = lesson_07b_elsewhere.laptop_known(machine, spec, fit)[2]
     lesson_07b.bars_worked(mapped, every, compared, kernels, machine, fit, spec)
-    assert list(tables[0]["gpu"]) == ["RTX 4070 Laptop"] * 2 + ["H200"] * 2
+    assert len(tables[0]) == 2
     for row in tables[0].itertuples():
         fixed, longer, time = map(float, re.findall(r"[\d.]+", row.us))
         assert longer == max(float(row.bytes), float(row.flops.split()[-1]))
-        assert fixed == float(row.fixed) and time == pytest.approx(fixed + longer, abs=0.011)
+        assert time == pytest.approx(fixed + longer, abs=0.011)
     ratio = mapped.set_index("gpu").loc["H200", "one"]
     assert f"= {ratio:.2f}; measured, 1." in told[0] and "; published, 3.5" in told[0]
     assert "of its time on the RTX 4070 Laptop" in told[0] and "no product of FP16 GEMV" in told[1]

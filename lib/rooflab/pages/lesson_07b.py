@@ -83,7 +83,7 @@ def _which(stay: Rows, cross: Rows, near: float) -> tuple[str, str]:
     word = (
         "Yes, of the kernels it was fitted to: t"
         if told.all()
-        else "It estimates times, and cannot replace measuring: t"
+        else "A formula estimates times and cannot replace measuring: t"
         if near >= 50
         else "Hardly: t"
     )

@@ -65,7 +65,7 @@ def laptop_near(kernels: Rows, fit: Any) -> None:
     display.say(
         f"The worst is {kernels.off.abs().max():.1f}% off."
         + (
-            f" But bytes take over 80% of the time of {heavy} of the {len(kernels)}: they test the "
+            f" Bytes take over 80% of the time of {heavy} of the {len(kernels)}: they test the "
             f"bandwidth, and hardly the {fit.launch_us:.1f} µs."
             if heavy
             else ""

@@ -18,6 +18,7 @@ from rooflab.words import counted, listed
 _DRAWN = (8960, 1536)  # the matrix of the map's figure
 _CASE = f"{_DRAWN[0]} x {_DRAWN[1]}"
 _FORMATS = ("fp16", "int4_g128")
+_WORDS = {"fp16": "FP16", "int4_g128": "INT4", "q8_0": "Q8_0"}
 
 
 class _Side(NamedTuple):
@@ -49,13 +50,13 @@ def explore(here: Any, fit: Any, spec: Any) -> tuple[Any, Rows]:
     every = extrapolation.everywhere(here, fit, spec, matrices)
     drawn = explorer.Explorer(
         "map",
-        every,
+        every.assign(format=every["format"].map(_WORDS)),
         x="batch",
         y="median_us",
         controls={"format": "Weights", "gpu": "GPU", "matrix": "Matrix"},
         labels={"batch": "tokens", "median_us": "µs, predicted"},
         title="Products on one GPU, by the tuned law",
-        start={"format": "int4_g128", "gpu": spec.name, "matrix": _CASE, "batch": 1},
+        start={"format": "INT4", "gpu": spec.name, "matrix": _CASE, "batch": 1},
     )
     return drawn, every
 
@@ -72,7 +73,7 @@ def gain_by_gpu(every: Rows, timed: Rows, spec: Any) -> Rows:
     mapped["ahead"], mapped["gb_s"] = ahead, mapped.gpu.map(rates)
     mapped = mapped.sort_values("gb_s")
     title = "INT4 over FP16 at one token, predicted"
-    fig, ax = plot.figure("times as fast", title=title, height=1.1 + 0.24 * len(mapped))
+    fig, ax = plot.figure("times as fast", title=title, height=1.0 + 0.2 * len(mapped))
     names = [f"{row.gpu.removeprefix('GeForce ')}, {row.gb_s:,.0f} GB/s" for row in mapped.itertuples()]
     plot.bars(ax, names, mapped.one, "×")
     caption = f"{title}, {_DRAWN[0]:,} × {_DRAWN[1]:,}, GPUs by their memory's datasheet rate"
@@ -115,39 +116,55 @@ def _sides(gpu: str, every: Rows, here: Any, fit: Any, spec: Any) -> list[_Side]
 def bars_worked(
     mapped: Rows, every: Rows, compared: Rows, kernels: Rows, here: Any, fit: Any, spec: Any
 ) -> None:
-    """Work out two bars, of the slowest memory and of the recording's GPU, term by term, beside what was
-    measured or published of these GPUs; say what makes them differ, and which share is none of arithmetic.
+    """Draw what two bars are made of, of the slowest memory and of the recording's GPU; work the last out,
+    beside what was measured or published; say what makes them differ, and which share is none of arithmetic.
     """
     gpus = dict.fromkeys([mapped.gpu.iloc[0], *({spec.name} & set(mapped.gpu))])
     bars = {gpu: _sides(gpu, every, here, fit, spec) for gpu in gpus}
+    _terms_drawn(bars)
     lines = [
         (
-            _short(gpu),
             _name(side.how),
             f"{side.fixed:.2f}",
             f"{side.bytes:.2f}",
             f"{side.work:.3f} ÷ ({side.share:.0%} × {side.peak:,.2f}) = {side.flops:.2f}",
             f"{side.fixed:.2f} + {side.us - side.fixed:.2f} = {side.us:.2f}",
         )
-        for gpu, sides in bars.items()
-        for side in sides
+        for side in bars[[*bars][-1]]
     ]
-    columns = ["gpu", "way", "fixed", "bytes", "flops", "us"]
-    heads = ("GPU", "way", "fixed", "bytes", "FLOPs ÷ (share × peak)", "fixed + the longer")
-    caption = "Two bars worked out by the tuned law, in µs; FLOPs in millions, the peak in TFLOP/s"
+    columns = ["way", "fixed", "bytes", "flops", "us"]
+    heads = ("way", "fixed", "bytes", "FLOPs ÷ (share × peak)", "fixed + the longer")
+    caption = f"{_short([*bars][-1])}, worked out in µs; FLOPs in millions, the peak in TFLOP/s"
     display.table(pd.DataFrame(lines, columns=columns), dict(zip(columns, heads, strict=True)), {}, caption)
     seen = _gain_measured(compared)
     known = {spec.name: f"; measured, {seen[0]:.2f} ({seen[1]})"} if seen else {}
     known[device.get("rtx-4070-laptop").name] = _published_gain(kernels)
     ratios = [
         f"{_short(gpu)}: {full.us:.2f} ÷ {small.us:.2f} = {full.us / small.us:.2f}{known.get(gpu, '')}."
-        for gpu, (full, small) in bars.items()
+        for gpu, (full, small) in reversed(bars.items())
     ]
-    display.say(" ".join(ratios) + _why(bars))
+    display.say(" ".join(ratios) + _why(bars) + _units([side for sides in bars.values() for side in sides]))
     for side in [side for sides in bars.values() for side in sides]:
         if text := _stand_in(side, compared, fit):
             display.say(text)
             return
+
+
+def _terms_drawn(bars: dict[str, list[_Side]]) -> None:
+    """Draw each side's fixed time and the longer of its two terms, in percent of FP16's time on its GPU."""
+    names: list[str] = []
+    parts: dict[str, list[float]] = {"fixed time": [], "bytes": [], "FLOPs ÷ share": []}
+    for gpu, (full, small) in bars.items():
+        for side in (full, small):
+            names.append(f"{_short(gpu)}, {_name(side.how)}")
+            longer, rest = [*parts][:0:-1] if side.by_flops else [*parts][1:]
+            parts["fixed time"].append(100 * side.fixed / full.us)
+            parts[longer].append(100 * (side.us - side.fixed) / full.us)
+            parts[rest].append(0.0)
+    title = "Why the gain differs: what the time is made of"
+    fig, ax = plot.figure("% of FP16's time on the same GPU", title=title, height=2.3)
+    plot.stacked(ax, names, {name: each for name, each in parts.items() if any(each)})
+    plot.show(fig, f"{title}, at one token: the fixed time, and the longer of bytes and FLOPs ÷ share.")
 
 
 def _short(gpu: str) -> str:
@@ -180,6 +197,13 @@ def _why(bars: dict[str, list[_Side]]) -> str:
     if two.by_flops and not one.by_flops:
         text += f", where FLOPs at {two.share:.0%} of the peak take longer than its bytes"
     return f"{text}."
+
+
+def _units(sides: list[_Side]) -> str:
+    """Which unit multiplies, where it is one that the reader has not met."""
+    if {side.how.unit for side in sides} != {"fp32"}:
+        return ""
+    return " These ways multiply on *FP32 lanes*, an SM's units for single numbers, not on tensor cores."
 
 
 def _stand_in(side: _Side, compared: Rows, fit: Any) -> str:
@@ -251,7 +275,7 @@ def kink(every: Rows, spec: Any) -> None:
         if before.way != after.way:
             names = [strategies.label("fp16", row.way) for row in (before, after)]
             display.say(
-                f"The whole map. A curve jumps where the fastest way changes, as from {names[0]} at "
+                f"Below is the whole map. A curve jumps where the fastest way changes, as from {names[0]} at "
                 f"{counted(before.batch, 'token')} to {names[1]} at {after.batch}."
             )
             return

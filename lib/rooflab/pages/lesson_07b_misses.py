@@ -109,13 +109,13 @@ def causes(compared: Rows, here: Any, fit: Any) -> None:
         times = [f"{row[name]:,.{digits}f}" for name in ("one_us", "median_us")]
         mended = int((part["own_off"].abs() <= 25).sum())
         lines.append((name, happens.format(fixed=fit.launch_us), len(part), mended, *times))
-    heads = ("cause", "what happens", "products", "mended", "e.g. law, µs", "measured, µs")
+    heads = ("cause", "what happens", "products", "mended", "e.g. by the law, µs", "measured, µs")
     columns = ["cause", "happens", "rows", "mended", "law", "us"]
     table = pd.DataFrame(lines, columns=columns).sort_values("rows", ascending=False, kind="stable")
     text = f"The plain law puts {len(bad):,} of {len(compared):,} products further off than 25%"
     if len(table):
-        text += f": {table['rows'].sum()} for one of {counted(len(table), 'cause')}"
-        text += f", {count['other']} for none that was found" if "other" in count else ""
+        text += f": {table['rows'].sum()} have a cause below"
+        text += f"; for {count['other']} none was found" if "other" in count else ""
         text += ". *Mended*: the tuned law, which follows, is within 25%"
     display.say(f"{text}.")
     if len(table):

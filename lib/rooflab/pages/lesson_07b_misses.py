@@ -98,27 +98,25 @@ def causes(compared: Rows, here: Any, fit: Any) -> None:
     and how many the tuned law mends.
     """
     bad = _by_cause(compared, here, fit)
-    count = bad["cause"].value_counts()
     lines = []
-    for cause, (name, happens) in _CAUSES.items():
+    for cause in [*bad.loc[bad["cause"] != "other", "cause"].value_counts().index, "other"]:
         part = bad[bad["cause"] == cause]
         if part.empty:
             continue
+        name, happens = _CAUSES.get(cause, ("none of these", "no cause was found"))
         row = _example(part, cause, here)
         digits = 1 if max(row["one_us"], row["median_us"]) < 100 else 0
-        times = [f"{row[name]:,.{digits}f}" for name in ("one_us", "median_us")]
+        times = [f"{row[each]:,.{digits}f}" for each in ("one_us", "median_us")]
         mended = int((part["own_off"].abs() <= 25).sum())
         lines.append((name, happens.format(fixed=fit.launch_us), len(part), mended, *times))
-    heads = ("cause", "what happens", "products", "mended", "e.g. by the law, µs", "measured, µs")
-    columns = ["cause", "happens", "rows", "mended", "law", "us"]
-    table = pd.DataFrame(lines, columns=columns).sort_values("rows", ascending=False, kind="stable")
-    text = f"The plain law puts {len(bad):,} of {len(compared):,} products further off than 25%"
-    if len(table):
-        text += f": {table['rows'].sum()} have a cause below"
-        text += f"; for {count['other']} none was found" if "other" in count else ""
-        text += ". *Mended*: the tuned law, which follows, is within 25%"
-    display.say(f"{text}.")
-    if len(table):
+    text = f"The plain law puts {len(bad):,} of {len(compared):,} products further off than 25%."
+    if lines:
+        text += " *Mended*: the tuned law, which follows, is within 25%."
+    display.say(text)
+    if lines:
+        heads = ("cause", "what happens", "products", "mended", "e.g. by the law, µs", "measured, µs")
+        columns = ["cause", "happens", "rows", "mended", "law", "us"]
+        table = pd.DataFrame(lines, columns=columns)
         display.table(table, dict(zip(columns, heads, strict=True)), {})
 
 

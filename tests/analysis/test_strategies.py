@@ -154,28 +154,6 @@ def test_what_lost_is_told_with_who_won(rows):
     assert table["times"].is_monotonic_decreasing and (table["losses"] <= table["of"]).all()
 
 
-def test_why_a_way_lost_is_told_only_where_the_fit_has_its_loss():
-    fit = perf_model.Fit(3.0)
-
-    def why(slow, fast, batch, times, fit=fit):
-        return extrapolation.because(slow, fast, *MLP, batch, times, MACHINE, fit)
-
-    def ratio(slow, fast, batch):
-        named = {strategies.label(each.format, each.name): each for each in perf_model.STRATEGIES}
-        a, b = (perf_model.us(named[each], *MLP, batch, MACHINE, fit) for each in (slow, fast))
-        return a / b
-
-    for slow, fast, batch, words in (
-        ("INT4 two-op", "INT4 fused", 1, "of memory against"),
-        ("Q8_0 dp4a", "Q8_0 FP16 wgmma", 256, "of compute against"),
-        ("Q8_0 dp4a", "Q8_0 FP16 wgmma", 1, "µs fixed against 3.0"),
-    ):
-        times = ratio(slow, fast, batch)
-        assert words in why(slow, fast, batch, times), why(slow, fast, batch, times)
-        assert why(slow, fast, batch, 1.3 * times).endswith("times: does not explain it")
-        assert why(slow, fast, batch, times / 1.3).endswith("times: does not explain it")
-
-
 def test_the_source_s_own_loss_is_that_of_its_sweep():
     """M89: its fused kernel at 32 tokens, beside what the law makes of a launch a token."""
     store = lab.open("replay", "rtx-4070-laptop-published").store

@@ -15,6 +15,8 @@ from rooflab.pages import lesson_07_clocks as clocks
 from rooflab.pages import (
     lesson_07b,
     lesson_07b_crossings,
+    lesson_07b_elsewhere,
+    lesson_07b_map,
     lesson_07b_misses,
     lesson_07b_tuned,
     lesson_07b_worked,
@@ -179,33 +181,26 @@ def test_a_share_of_a_peak_is_worked_out_for_ways_below_a_peak_alone(law, rows, 
     assert {"Q8_0 dp4a", "Q8_0 int8 large tiles"} <= set(low) and far / 2 < short < far
     told, tables = [], []
     monkeypatch.setattr(lesson_07b_misses.display, "say", told.append)
-    monkeypatch.setattr(lesson_07b_tuned.display, "table", lambda *given: tables.append((given[0], given[3])))
-    lesson_07b.peak_worked(compared, machine, fit)
+    monkeypatch.setattr(lesson_07b_tuned.display, "fold_parts", lambda _, parts: tables.append(parts))
+    timed = rows[rows["clock"] == "graph"]
     lesson_07b.share_worked(compared, machine, fit)
-    lesson_07b.numbers(compared, fit)
+    lesson_07b.ways(timed, machine, compared, fit)
     mine = compared[(compared["label"] == low[0]) & (compared["by"] == "compute")]
     top = mine[(mine["n"] == 8192) & (mine["k"] == 8192)].sort_values("batch").iloc[-1]
-    assert f"{top['batch']:,} tokens" in told[0] and f"{top['median_us']:,.2f}" in told[1]
-    assert "times as long" in told[0] and len(told) == 2
-    assert f"2 × {fit.launch_us:.2f})" in told[1], "the same fixed time as in the product's time"
-    table, caption = tables[0]
-    untold = sum(own.share >= 1 for own in fit.own.values())
-    assert len(table) == len(fit.own)
-    assert (table["share"] == "not determined").sum() == untold > 0 and "determined:" in caption
-    large = table.set_index("way").loc["Q8_0 int8 large tiles"]
-    own = fit.own["q8_0", "mmq"]
+    assert f"{top['batch']:,} tokens" in told[0] and f"Measured: {top['median_us']:,.2f}" in told[0]
+    assert f"2 × {fit.launch_us:.2f})" in told[0], "the same fixed time as in the product's time"
+    words, numbers = tables[0][2], tables[0][3][0]
+    assert len(numbers) == len(fit.own) == len(tables[0][1][0]) - 1, "the laptop's way has no numbers"
+    large, own = numbers.set_index("way").loc["Q8_0 int8 large tiles"], fit.own["q8_0", "mmq"]
     assert (large["fixed"], large["share"]) == (f"2 × {own.launch_us:.2f}", f"{own.share:.0%}")
+    assert "no product of FP16 GEMV" in words
     told.clear()
     whole = replace(fit, own={key: own._replace(share=1.0) for key, own in fit.own.items()})
     assert lesson_07b_misses.below_the_peak(compared, whole) == ([], far, 0)
-    lesson_07b.peak_worked(compared, machine, whole)
     lesson_07b.share_worked(compared, machine, whole)
     assert len(told) == 1 and told[0].startswith("No way is so far below")
-    lesson_07b.numbers(compared, whole)
-    assert set(tables[1][0]["share"]) == {"not determined"} and "*" not in tables[1][1]
-    half = replace(fit, own={key: own._replace(share=0.5) for key, own in fit.own.items()})
-    lesson_07b.numbers(compared, half)
-    assert "determined" not in tables[2][1] and "50% *" in set(tables[2][0]["share"])
+    lesson_07b.ways(timed, machine, compared, whole)
+    assert set(tables[-2][3][0]["share"]) == {"100%"} and "no product of" not in tables[-2][2]
 
 
 def test_each_cause_of_a_failure_has_a_row_and_each_way_its_counts(law, rows, monkeypatch):
@@ -218,19 +213,20 @@ def test_each_cause_of_a_failure_has_a_row_and_each_way_its_counts(law, rows, mo
     monkeypatch.setattr(lesson_07b_misses.diagram, "dealt", lambda *given: _Shown())
     lesson_07b.causes(compared, machine, fit)
     _, far, short = lesson_07b_misses.below_the_peak(compared, fit)
-    rest = int(re.search(r"a cause below, (\d+) none", told[0])[1])
-    table = tables[0].set_index("a")
-    assert f"{far} of {len(compared):,} products" in told[0] and table["rows"].sum() + rest == far
-    assert len(table) == 4 and table.loc["far below the peak", "rows"] == short
-    assert table["rows"].is_monotonic_decreasing
-    long, few = re.search(
-        r"too long for (\d+), too short for (\d+)", table.loc["short products", "b"]
-    ).groups()
-    assert int(long) + int(few) == table.loc["short products", "rows"]
+    table = tables[0].set_index("cause")
+    assert f"{far} of {len(compared):,} products" in told[0] and table["rows"].sum() == far
+    assert len(table) == 5 and table.loc["far below the peak", "rows"] == short
+    assert table["rows"].iloc[:-1].is_monotonic_decreasing and table.index[-1] == "none of these"
+    mended = (compared["one_off"].abs() > 25) & (compared["own_off"].abs() <= 25)
+    assert table["mended"].sum() == mended.sum()
     lesson_07b.divided(compared, machine, fit)
-    assert told[-1].startswith("**k divided: Q8_0 FP16 wgmma") and "SMs a whole tile" in told[-1]
+    assert told[-1].startswith("**k divided: 1,536 × 8,960") and "12 tiles for 132 SMs" in told[-1]
     lesson_07b.failures(compared, machine, fit, here)
-    assert "`copy`" in told[-1] and "Q8_0 two-op 7" in told[-1] and f"<td>{far}</td>" not in told[-1]
+    assert (
+        "`copy`" in told[-1]
+        and "Q8_0 two-op: weights are first" in told[-1]
+        and f"<td>{far}</td>" not in told[-1]
+    )
     late = compared[(compared["by"] == "memory") & (compared["one_off"] < -25)]
     lesson_07b.failures(late[late["label"] == "FP16 cuBLAS"].copy(), machine, fit, here)
     assert "Why was not measured." in told[-1], "nothing is known of these"
@@ -262,12 +258,11 @@ def test_the_tuned_law_is_tried_on_matrices_left_out(law, rows, monkeypatch):
     one = timed[(timed["n"] == MLP[0]) & (timed["k"] == MLP[1])]
     none = perf_model.left_out(one, machine)
     assert none.empty and "own_off" in none.columns
-    spec = device.get("h200")
-    lesson_07b.within_bounds(compared, apart, machine, spec, fit, "GPU")
-    assert list(tables[-1]["kind"]) == ["fit", "fit", "prediction", "prediction"]
+    lesson_07b.within_bounds(compared, apart, fit, "GPU")
+    assert list(tables[-1]["law"]) == ["plain", "tuned", "tuned"]
     assert tables[-1]["near25"].iloc[2] == f"{near:.0%}"
-    lesson_07b.within_bounds(compared, none, machine, spec, fit, "GPU")
-    assert list(tables[-1]["kind"]) == ["fit", "fit", "prediction"]
+    lesson_07b.within_bounds(compared, none, fit, "GPU")
+    assert list(tables[-1]["law"]) == ["plain", "tuned"]
     lesson_07b.left(compared, machine, fit)
     assert "leave SMs idle" in told[-1] and "% (median)" in told[-1]
 
@@ -279,7 +274,7 @@ def test_a_missed_crossover_is_drawn_with_the_laws_errors_where_curves_cross(law
     monkeypatch.setattr(lesson_07b_crossings.display, "say", told.append)
     monkeypatch.setattr(lesson_07b_crossings.plot, "show", lambda fig, caption: drawn.append((fig, caption)))
     lesson_07b.crossing_drawn(rows, machine, fit)
-    assert len(told) == 1 and told[0].startswith("**Why a crossover is harder") and "the law has" in told[0]
+    assert len(told) == 1 and told[0].startswith("**Why a crossover is harder") and "The law has" in told[0]
     assert drawn[0][1].startswith("INT4 fused and FP16 cuBLAS, 8,960 × 1,536: measured they cross between")
     seen = strategies.crossovers(rows, MLP, strategies.PAIRS[:1], clocks=("graph",)).iloc[0]
     guess = extrapolation.predicted_crossover(strategies.PAIRS[0], MLP, machine, fit)
@@ -293,6 +288,34 @@ def test_a_missed_crossover_is_drawn_with_the_laws_errors_where_curves_cross(law
     told_one = rows[rows["impl"].isin(("mma", "cublas")) & (rows["n"] == MLP[0])]
     lesson_07b.crossing_drawn(told_one, machine, fit)
     assert "Q8_0 int8 small tiles and FP16 cuBLAS" in drawn[1][1] and "harder" not in told[1]
+
+
+def test_a_bar_of_the_map_is_worked_out_by_the_law_s_own_rule(law, rows, h200, monkeypatch):
+    """Its two times are the map's; a share of a way whose products FLOPs never decide is said to be none of
+    arithmetic, and another fit says nothing of it.
+    """
+    machine, fit = law
+    spec, told, tables = device.get("h200"), [], []
+    timed = rows[rows["clock"] == "graph"]
+    compared = perf_model.compared(timed, machine, fit)
+    monkeypatch.setattr(lesson_07b_map.display, "say", told.append)
+    monkeypatch.setattr(lesson_07b_map.display, "table", lambda *given: tables.append(given[0]))
+    monkeypatch.setattr(lesson_07b_map.plot, "show", lambda *_: None)
+    every = lesson_07b.explore(machine, fit, spec)[1]
+    mapped = lesson_07b.gain_by_gpu(every, timed, spec)
+    kernels = lesson_07b_elsewhere.laptop_known(machine, spec, fit)[2]
+    lesson_07b.bars_worked(mapped, every, compared, kernels, machine, fit, spec)
+    assert len(tables[0]) == 2
+    for row in tables[0].itertuples():
+        fixed, longer, time = map(float, re.findall(r"[\d.]+", row.us))
+        assert longer == max(float(row.bytes), float(row.flops.split()[-1]))
+        assert time == pytest.approx(fixed + longer, abs=0.011)
+    ratio = mapped.set_index("gpu").loc["H200", "one"]
+    assert f"= {ratio:.2f}; measured, 1." in told[0] and "; published, 3.5" in told[0]
+    assert "of its time on the RTX 4070 Laptop" in told[0] and "no product of FP16 GEMV" in told[1]
+    whole = replace(fit, own={key: own._replace(share=1.0) for key, own in fit.own.items()})
+    lesson_07b.bars_worked(mapped, every, compared, kernels, machine, whole, spec)
+    assert len(told) == 3, "no share is below 100%"
 
 
 def test_the_dispatcher_s_own_table_is_the_recording(h200, monkeypatch, tmp_path):

@@ -12,12 +12,10 @@ import pandas as pd
 from rooflab import dispatch
 from rooflab.analysis.strategies import Pair, label
 from rooflab.hardware import crossover, device, perf_model
-from rooflab.hardware.perf_model import Fit, Machine, Own, Strategy, strategy
+from rooflab.hardware.perf_model import Fit, Machine, Strategy, strategy
 from rooflab.numerics import model_shapes
 from rooflab.ops import mmq, rung_of
 from rooflab.studies import regimes
-
-NEAR = 1.25  # a ratio is explained where the measured one is within this factor of it
 
 # --- predictions --------------------------------------------------------------------------------------------
 
@@ -162,26 +160,6 @@ def everywhere(
     table["x"] = table["x"].round(2)
     words = table["gpu"] + " " + table["format"] + " " + table["matrix"] + " " + table["batch"].astype(str)
     return table.assign(case=words)
-
-
-def because(slow: str, fast: str, n: int, k: int, batch: int, times: float, there: Machine, fit: Fit) -> str:
-    """Why one way (by label) takes `times` the time of another on a product, by their own two numbers: their
-    fixed times, or the longer of bytes and FLOPs, whichever differs more; where the two predictions are not
-    within a quarter of `times`, that they do not explain it.
-    """
-    named = {label(each.format, each.name): each for each in perf_model.STRATEGIES}
-    ways = named[slow], named[fast]
-    mine, theirs = (perf_model.us(each, n, k, batch, there, fit) for each in ways)
-    if not 1 / NEAR <= mine / theirs / times <= NEAR:
-        if mine < theirs:
-            return f"has it {theirs / mine:.1f} times as fast: does not explain it"
-        return f"{mine / theirs:.1f} times: does not explain it"
-    own = [fit.own.get((each.format, each.name), Own(fit.launch_us, 1.0)) for each in ways]
-    fixed = [perf_model.launched(w, batch) * o.launch_us for w, o in zip(ways, own, strict=True)]
-    if fixed[0] - fixed[1] > (mine - fixed[0]) - (theirs - fixed[1]):
-        return f"{mine / theirs:.1f} times: {fixed[0]:.1f} µs fixed against {fixed[1]:.1f}"
-    by = perf_model.bound(ways[0], n, k, batch, there, own[0].share).by
-    return f"{mine / theirs:.1f} times: {mine - fixed[0]:.1f} µs of {by} against {theirs - fixed[1]:.1f}"
 
 
 def published_lost(swept: pd.DataFrame) -> pd.DataFrame:

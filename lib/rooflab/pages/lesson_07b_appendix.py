@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from rooflab.analysis import extrapolation, strategies, time_breakdown
+from rooflab.hardware import perf_model
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Rows
@@ -61,31 +62,36 @@ def prompt_turning_points(curves: dict[str, Any], model: Any) -> None:
 def conclusions(rows: Rows, lab: Lab) -> None:
     """List the sources' conclusions with what this recording says of them."""
     judged = strategies.conclusions(rows, lab.store.read("int4"))
-    lines = []
-    for (source, says, word), each in judged.groupby(["source", "says", "word"], sort=False):
-        seen = "; ".join(
-            f"{row.here or 'nothing recorded'} (it depends on {row.depends_on})" for row in each.itertuples()
-        )
-        lines.append(f"**{word}**: {source}, *{says}*. Here: {seen}.")
+    judged["here"] = judged["here"].replace("", "nothing recorded")
     words = judged.drop_duplicates(["source", "says", "word"]).word.value_counts()
     counts = listed(f"{count} {word}" for word, count in words.items())
-    display.fold_items(f"The {len(lines)} conclusions: {counts}", lines)
+    heads = {"source": "source", "says": "its conclusion", "word": "verdict", "here": "here"}
+    heads |= {"depends_on": "it depends on"}
+    display.fold_parts(f"The {words.sum()} conclusions: {counts}", [(judged, heads, {})])
 
 
 def lost_ways(rows: Rows, here: Any, fit: Any, gpu: str) -> None:
-    """Show every way that another of its format beats, and why where the fit tells it."""
+    """Show every way that another of its format beats, where it lost most, and by how much by the law."""
     losers = strategies.lost(rows)
     losers["matrix"] = [f"{n}×{k}" for n, k in zip(losers.n, losers.k, strict=True)]
     losers["matrix"] += [f", {b:,}" for b in losers.batch]
-    columns = [losers[name] for name in ("label", "winner", "n", "k", "batch", "times")]
-    losers["why"] = [extrapolation.because(*each, here, fit) for each in zip(*columns, strict=True)]
+    named = {strategies.label(each.format, each.name): each for each in perf_model.STRATEGIES}
+    law = [
+        [
+            perf_model.us(named[way], int(row.n), int(row.k), int(row.batch), here, fit)
+            for way in (row.label, row.winner)
+        ]
+        for row in losers.itertuples()
+    ]
+    losers["law"] = [mine / theirs for mine, theirs in law]
     losers["losses"] = [f"{lost} of {of}" for lost, of in zip(losers.losses, losers.of, strict=True)]
     heads = {"label": "way", "losses": "loses", "matrix": "worst at (matrix, tokens)"}
-    heads |= {"times": "times slower", "winner": "than", "why": "by the tuned law"}
+    heads |= {"winner": "against", "times": "× its time"}
+    heads |= {"law": "by the tuned law, ×"}
     display.table(
         losers,
         heads,
-        {"times": "{:.1f}"},
-        f"Every way of the course's own that lost, by kernel time, {gpu}",
+        {"times": "{:.1f}", "law": "{:.1f}"},
+        f"Every way of the course's own that another of its format beats, by kernel time, {gpu}",
         folded=True,
     )

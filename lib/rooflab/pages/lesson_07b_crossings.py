@@ -47,17 +47,19 @@ def judged_races(rows: Rows, here: Any, fit: Any, apart: bool = False) -> tuple[
 
 
 def crossovers(rows: Rows, here: Any, fit: Any) -> Rows:
-    """Say how many orders and crossovers the tuned law tells, also fitted to the other matrices alone, and
-    the plain law; whether the tuned law is right on those that cross.
+    """Say how many orders and crossovers each law tells; whether the tuned law is right on those that
+    cross.
     """
-    others = {"Fitted to the other matrices alone": judged_races(rows, here, fit, apart=True)}
-    others["The plain law"] = judged_races(rows, here, replace(fit, own={}))
-    return crossovers_right(*judged_races(rows, here, fit), others)
+    plain = judged_races(rows, here, replace(fit, own={}))
+    return crossovers_right(*judged_races(rows, here, fit), plain)
 
 
 def every_pair(rows: Rows, here: Any, fit: Any) -> None:
     """Show every pair's order or crossover, measured and by the tuned law; folded."""
-    tables = []
+    parts: list[Any] = [
+        "*No order*: two ways change places more than once, or from second to first. Such pairs and those "
+        f"that are level are not judged.{_left_out(rows, here, fit)}"
+    ]
     for n, k in regimes.SOURCE:
         seen, pairs, guesses, told = _races(rows, here, fit, n, k)
         words = [{None: "first wins", 1: "second wins"}.get(guess, guess) for guess in guesses]
@@ -68,11 +70,17 @@ def every_pair(rows: Rows, here: Any, fit: Any) -> None:
         heads = {"first": "first", "second": "second"}
         heads |= {"measured": "measured", "predicted": "by the tuned law", "told": "right"}
         caption = f"{n:,} × {k:,}: from how many tokens on the second is faster"
-        tables.append((table, heads, {}, caption))
-    display.fold_parts(
-        "Every pair, on two matrices (no order: they change places more than once, or from second to first)",
-        tables,
-    )
+        parts.append((table, heads, {}, caption))
+    display.fold_parts("Which kernel is faster: every pair, on two matrices", parts)
+
+
+def _left_out(rows: Rows, here: Any, fit: Any) -> str:
+    """How many the law tells of each matrix when it was fitted to the others alone."""
+    each = [part for part in order_told(*judged_races(rows, here, fit, apart=True)) if len(part)]
+    if not each:
+        return ""
+    counts = listed(f"{part.sum()} of {len(part)}" for part in each)
+    return f" Fitted to the other matrices alone, the law is right on {counts}."
 
 
 def order_told(right: list[Any], kinds: list[Any]) -> tuple[Rows, Rows]:
@@ -83,24 +91,32 @@ def order_told(right: list[Any], kinds: list[Any]) -> tuple[Rows, Rows]:
 
 
 def crossovers_right(
-    right: list[Any], kinds: list[Any], others: dict[str, tuple[list[Any], list[Any]]] | None = None
+    right: list[Any], kinds: list[Any], plain: tuple[list[Any], list[Any]] | None = None
 ) -> Rows:
-    """Say how many crossovers are predicted, and how many by `others`; those of pairs that cross."""
-    one, cross = order_told(right, kinds)
-    stays = f"on {one.sum()} of {len(one)} pairs in which one way stays ahead" if len(one) else ""
-    turns = f"on {cross.sum()} of {len(cross)} that cross" if len(cross) else ""
-    parts = " and ".join(filter(None, (stays, turns)))
-    left = right.count(None)
-    rest = f" Not judged, as level or without an order: {left}." if left else ""
-    for name, judged in (others or {}).items():
-        told = [f"{each.sum()} of {len(each)}" for each in order_told(*judged) if len(each)]
-        rest += f" {name}: {listed(told)}."
-    display.say(
-        f"**The tuned law is right {parts}.**{rest}"
-        if parts
-        else "No pair was recorded that the law could predict."
+    """Say how many orders and crossovers are predicted, and how many by the `plain` law; those that cross."""
+    told = order_told(right, kinds)
+    words = (
+        "where one way always wins, the tuned law names it in {} of {}",
+        "where two change places, it finds the crossover in {} of {}",
     )
-    return cross
+    parts = [
+        word.format(each.sum(), counted(len(each), "pair"))
+        for word, each in zip(words, told, strict=True)
+        if len(each)
+    ]
+    text = "; ".join(parts)
+    text = (
+        f"**{text[0].upper()}{text[1:]}.**" if parts else "No pair was recorded that the law could predict."
+    )
+    if parts and plain:
+        before = order_told(*plain)
+        counts = listed(f"{each.sum()} of {len(each)}" for each in before if len(each))
+        few = sum(int(a.sum()) - int(b.sum()) for a, b in zip(told, before, strict=True))
+        text += f" The plain law: {counts}."
+        if few <= 1:
+            text += " Two numbers a way improve the times, and hardly the choice."
+    display.say(text)
+    return told[1]
 
 
 def crossing_drawn(rows: Rows, here: Any, fit: Any) -> None:
@@ -124,35 +140,15 @@ def crossing_drawn(rows: Rows, here: Any, fit: Any) -> None:
     law = [perf_model.us(perf_model.strategy(*way), *shape, tokens, here, fit) for way in pair]
     offs = [f"{100 * (b / a - 1):+.0f}".replace("-", "−") for a, b in zip(us, law, strict=True)]
     text = (
-        f"At {counted(tokens, 'token')} the two take {us[0]:.2f} and {us[1]:.2f} µs, "
-        f"{abs(us[1] / us[0] - 1):.1%} apart; the law has {law[0]:.2f} ({offs[0]}%) and {law[1]:.2f} "
+        f"At {counted(tokens, 'token')} they take {us[0]:.2f} and {us[1]:.2f} µs, "
+        f"{abs(us[1] / us[0] - 1):.0%} apart. The law has {law[0]:.2f} ({offs[0]}%) and {law[1]:.2f} "
         f"({offs[1]}%)."
     )
     if not right:
         text = f"**Why a crossover is harder than a time.** {text}"
         if abs(us[1] / us[0] - 1) < 0.25:
             text += " Where two curves lie so close together, errors of this size move their crossing far."
-        far = max((0, 1), key=lambda place: abs(law[place] / us[place] - 1))
-        text += _shape(pair[far], pair.names[far], mine[far], shape, tokens, here, fit)
     display.say(text)
-
-
-def _shape(way: Any, name: str, mine: Rows, shape: Any, tokens: int, here: Any, fit: Any) -> str:
-    """How a way's time grows to some tokens, measured and by the law, and by how many variants of its
-    kernel.
-    """
-    held = mine[mine.batch <= tokens].sort_values("batch")
-    ends = [int(held.batch.iloc[0]), tokens]
-    grown = held.median_us.iloc[-1] / held.median_us.iloc[0]
-    law = [perf_model.us(perf_model.strategy(*way), *shape, each, here, fit) for each in ends]
-    if ends[0] == tokens or abs(grown / (law[1] / law[0]) - 1) < 0.1:
-        return ""
-    text = (
-        f" {name} takes {grown:.1f} times as long at {tokens} as at {counted(ends[0], 'token')}, by the law "
-    )
-    text += f"{law[1] / law[0]:.1f}. The reason was not measured"
-    variants = held.options.fillna("").astype(str).str.replace(r"\brung=\S+ ?", "", regex=True).nunique()
-    return text + (f"; {variants} variants of its kernel share one pair of numbers." if variants > 1 else ".")
 
 
 def _two_curves(

@@ -26,19 +26,19 @@ def laptop_predicted(here: Any, spec: Any, fit: Any) -> tuple[Store, Any, Rows]:
     published, there, kernels = laptop_known(here, spec, fit)
     reached, fixed = here.gb_s / spec.dram_gb_s, fit.launch_us
     text = (
-        f"Bandwidth: the {spec.name} reached {reached:.0%} of its datasheet's, so the law takes "
-        f"{reached:.0%} of the laptop's {laptop.dram_gb_s:,.0f} GB/s: {there.gb_s:,.0f}. Peaks likewise. "
-        f"The fixed time stays {fixed:.1f} µs."
+        f"The {spec.name} reached {reached:.0%} of its datasheet's bandwidth, so the plain law takes "
+        f"{reached:.0%} of the laptop's {laptop.dram_gb_s:,.0f} GB/s: {there.gb_s:,.0f}. Peaks likewise; the "
+        f"fixed time stays {fixed:.1f} µs."
     )
     many = kernels[kernels.one_us > 2 * fixed]
     if len(many):
         row = many.sort_values("one_us").iloc[-1]
         text += (
-            f" So {row.label}, {row.n:,} × {row.k:,}, takes {row.one_us - fixed:.1f} µs for its bytes and "
+            f" So {row.label}, {row.n:,} × {row.k:,}, takes {fixed:.1f} + {row.one_us - fixed:.1f} for its "
+            f"bytes = {row.one_us:.1f} µs."
         )
-        text += f"{fixed:.1f} µs beside them: {row.one_us:.1f} µs."
     display.say(text)
-    kernels["matrix"] = [f"{n}×{k}" for n, k in zip(kernels.n, kernels.k, strict=True)]
+    kernels["matrix"] = [f"{n} × {k}" for n, k in zip(kernels.n, kernels.k, strict=True)]
     heads = {"label": "kernel", "matrix": "matrix", "us": "published, µs"}
     heads |= {"one_us": "predicted, µs", "off": "off, %"}
     forms = {"us": "{:.2f}", "one_us": "{:.2f}", "off": "{:+.1f}"}
@@ -59,52 +59,44 @@ def _through_l2(size: int, us: float) -> str:
     )
 
 
-def _mostly(kernels: Rows, fit: Any) -> str:
-    """How many of the laptop's kernels hardly test the fixed time."""
+def laptop_near(kernels: Rows, fit: Any) -> None:
+    """Say how far off the laptop's kernels are, and what they test."""
     heavy = int((kernels.one_us > 5 * fit.launch_us).sum())
-    if not heavy:
-        return ""
-    return (
-        f" Bytes take over 80% of the time of {heavy}: they test the bandwidth, and hardly the "
-        f"{fit.launch_us:.1f} µs."
-    )
-
-
-def laptop_errors(published: Store, there: Any, fit: Any, n: int, k: int, kernels: Rows) -> Rows:
-    """Say how far off the laptop's kernels and its sweep are; the sweep, predicted."""
-    swept = extrapolation.unseen(extrapolation.laptop_sweep(published), there, fit)
-    calls = swept[(swept.n == n) & (swept.k == k)]
-    first = calls[calls.batch == 1].set_index("label")
     display.say(
-        f"The worst of the {len(kernels)} kernels is {kernels.off.abs().max():.1f}% off."
-        + _mostly(kernels, fit)
+        f"The worst is {kernels.off.abs().max():.1f}% off."
         + (
-            " The published *sweep* was timed by events, with launches: at one token it has "
-            f"{first.us['INT4 loop']:.0f} µs for INT4 loop, decode-roofline's own kernel, and the profiler "
-            f"{kernels.set_index('label').us['INT4 loop']:.0f}. The law predicts kernels; the sweep "
-            "measured calls."
-            if "INT4 loop" in first.index
+            f" Bytes take over 80% of the time of {heavy} of the {len(kernels)}: they test the "
+            f"bandwidth, and hardly the {fit.launch_us:.1f} µs."
+            if heavy
             else ""
         )
     )
+
+
+def laptop_swept(published: Store, there: Any, fit: Any, n: int, k: int, kernels: Rows) -> None:
+    """What the laptop's published sweep has beside the law, and where its fused kernel lost; folded."""
+    swept = extrapolation.unseen(extrapolation.laptop_sweep(published), there, fit)
+    calls = swept[(swept.n == n) & (swept.k == k)]
+    first = calls[calls.batch == 1].set_index("label")
+    parts = ["The published sweep was timed by events, with launches; the law predicts kernels."]
+    if "INT4 loop" in first.index:
+        parts.append(
+            f"At one token it has {first.us['INT4 loop']:.0f} µs for INT4 loop, and "
+            f"the profiler {kernels.set_index('label').us['INT4 loop']:.0f}."
+        )
     fast = calls[(calls.label == "FP16 cuBLAS") & (calls.us < 0.9 * calls.one_us)]
     if len(fast):
         row = fast.iloc[0]
-        display.say(
+        parts.append(
             f"At {counted(row.batch, 'token')} its FP16 product takes {row.us:.0f} µs where the law has "
             f"{row.one_us:.0f} ({row.off:+.0f}%){_through_l2(n * k * 2, float(row.us))}."
         )
-    return swept
-
-
-def lost_on_the_laptop(swept: Rows) -> None:
-    """Say where the source's kernel lost on its laptop, beside the law."""
     theirs = extrapolation.published_lost(swept)
-    lines = [
-        f"{row.times:.1f} times slower than FP16 on {row.n:,} × {row.k:,} at {counted(row.batch, 'token')} "
-        f"(the law: {row.law:.1f} times)"
+    parts += [
+        f"INT4 loop is {row.times:.1f} times slower than FP16 on {row.n:,} × {row.k:,} at "
+        f"{counted(row.batch, 'token')} (the law: {row.law:.1f} times)."
         for row in theirs.itertuples()
     ]
-    if lines:
-        lines.append("It was launched, and read the weights, once for every token.")
-        display.fold_items("Where the source's fused kernel lost on its own laptop", lines)
+    if len(theirs):
+        parts.append("It is launched, and reads the weights, once for every token.")
+    display.fold_items("The laptop's published sweep, and where its INT4 kernel lost", parts)

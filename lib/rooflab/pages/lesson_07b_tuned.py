@@ -11,37 +11,80 @@ import pandas as pd
 from rooflab.analysis import extrapolation, strategies
 from rooflab.hardware import perf_model
 from rooflab.pages import Rows
-from rooflab.pages.lesson_07b_elsewhere import laptop_known
 from rooflab.pages.lesson_07b_misses import SHARE_K, peak_shares
 from rooflab.view import display
 from rooflab.words import counted, listed
 
-_UNTOLD = "not determined"
+_UNITS = {
+    "fp32": "FP32 lanes",
+    "fp16_tensor": "FP16 tensor cores",
+    "dp4a": "dp4a",
+    "int8_scaled": "int8 tensor cores, with the scaling",
+}
+_LAPTOP = ("int4_g128", "loop")  # the way of the published laptop's kernel
+_WORDS = (
+    "*FP32 lanes* are an SM's units for single numbers; a *dp4a* instruction of theirs adds 4 int8 products. "
+    "*Quantise x*: turn the activations into int8. *Large* and *small tiles* are pieces of the result. *In "
+    "rows* and *in tiles* name the order in which weights are stored. A way without a tile is charged the "
+    "FLOPs of the product alone."
+)
 
 
-def numbers(compared: Rows, fit: Any) -> None:
-    """Show the tuned law's two numbers of each way, with what the way does."""
+def ways(timed: Rows, here: Any, compared: Rows, fit: Any) -> None:
+    """What both laws know of every way that was timed, and of the published laptop's; folded."""
+    timed_ways = set(zip(timed["format"], timed["impl"], strict=True))
+    lines = [
+        (
+            strategies.label(how.format, how.name),
+            how.says,
+            _UNITS[how.unit],
+            f"{here.peak(how.unit):,.0f}",
+            f"{how.tile[0]} × {how.tile[1]}" if how.tile else "",
+        )
+        for how in perf_model.STRATEGIES
+        if (how.format, how.name) in timed_ways | {_LAPTOP}
+    ]
+    heads = ("way", "how it multiplies", "unit", "its peak, TFLOP/s or TOP/s", "tile, rows × tokens")
+    table = pd.DataFrame(lines, columns=list(heads))
+    parts: list[Any] = [_WORDS, (table, {head: head for head in heads}), *_numbers(compared, fit)]
+    display.fold_parts("Every way: how it multiplies, its unit and tile, and its two numbers", parts)
+    if scaling := _scaling(here):
+        display.fold_parts("The peak of int8 with the scaling", [scaling])
+
+
+def _numbers(compared: Rows, fit: Any) -> list[Any]:
+    """The tuned law's two numbers of each way; and of what the shares say nothing."""
+    lines, free = [], []
     bound = set(peak_shares(compared, fit)["label"])
-    lines = []
     for how in perf_model.STRATEGIES:
         own = fit.own.get((how.format, how.name))
         if own is None:
             continue
         name = strategies.label(how.format, how.name)
-        star = "" if name in bound else " *"
-        share = _UNTOLD if own.share >= 1 else f"{own.share:.0%}{star}"
         fixed = f"{how.launches} × {own.launch_us:.2f}" if how.launches > 1 else f"{own.launch_us:.2f}"
-        fixed += " a token" if how.each_pass else ""
-        lines.append((name, how.says, fixed, share))
-    table = pd.DataFrame(lines, columns=["way", "says", "fixed", "share"])
-    heads = {"way": "way", "says": "how it multiplies"}
-    heads |= {"fixed": "kernels × fixed, µs", "share": "share of the peak"}
-    caption = "The tuned law's numbers"
-    if (table["share"] == _UNTOLD).any():
-        caption += f"; {_UNTOLD}: no lower share fits clearly better than 100%, which is used"
-    if table["share"].str.contains("*", regex=False).any():
-        caption += "; *: by the plain law FLOPs decide none of its products, the share may mend other errors"
-    display.table(table, heads, {}, caption)
+        lines.append((name, fixed + (" a token" if how.each_pass else ""), f"{own.share:.0%}"))
+        free += [name] if own.share < 1 and name not in bound else []
+    table = pd.DataFrame(lines, columns=["way", "fixed", "share"])
+    heads = {"way": "way", "fixed": "kernels × fixed, µs", "share": "share of the peak"}
+    text = "The tuned law's numbers. At 100% no lower share fits clearly better."
+    if free:
+        text += f" By the plain law FLOPs decide no product of {listed(free)}: this share mends other errors."
+    return [text, (table, heads, {})]
+
+
+def _scaling(here: Any) -> str:
+    """What holds the rate of int8 products below their unit's peak, worked out."""
+    peak, fp32 = here.peaks["int8_tensor"], here.peaks["fp32"]
+    if here.peak("int8_scaled") >= peak:
+        return ""
+    return (
+        f"The FP32 lanes' {fp32:.2f} TFLOP/s are {fp32 / 2:.2f} T "
+        "instructions a second, each a multiply-add of 2 FLOPs. Q8_0 weights share a scale in blocks of 32. "
+        "To scale a block's sum takes two of these instructions: the lanes scale "
+        f"{fp32 / 4:.3f} T blocks a second. A block is 32 multiply-adds in int8, 64 operations: "
+        f"{fp32 / 4:.3f} × 64 = {here.peak('int8_scaled'):,.0f} TOP/s. The int8 unit alone reaches "
+        f"{peak:,.0f}: the lanes limit it."
+    )
 
 
 def _one(row: Any, fit: Any) -> str:
@@ -109,42 +152,26 @@ def errors_by_way(compared: Rows, fit: Any, gpu: str) -> None:
     display.fold_parts(caption, parts)
 
 
-def within_bounds(compared: Rows, apart: Rows, here: Any, spec: Any, fit: Any, gpu: str) -> None:
+def within_bounds(compared: Rows, apart: Rows, fit: Any, gpu: str) -> None:
     """Show what each law was fitted to, what it was tested on, and of how many products it is within 10% and
     25%.
     """
-    one, two = "1 number", f"{2 * len(fit.own)} numbers, 2 a way"
+    every, two = f"all {len(compared):,} products", str(2 * len(fit.own))
     lines = [
-        ("plain", one, "the same products", "fit", compared["one_off"]),
-        ("tuned", two, "the same products", "fit", compared["own_off"]),
+        ("plain", "1", every, "the same", compared["one_off"]),
+        ("tuned", two, every, "the same", compared["own_off"]),
     ]
     if len(apart):
-        lines.append(
-            (
-                "tuned",
-                "all matrices but one",
-                "each left out in turn",
-                "prediction",
-                apart["own_off"],
-            )
-        )
-    kernels = laptop_known(here, spec, fit)[2]
-    lines.append(
-        (
-            *("plain", one, f"{counted(len(kernels), 'kernel')} of a laptop"),
-            *("prediction", kernels["off"]),
-        )
-    )
-    table = pd.DataFrame([line[:4] for line in lines], columns=["law", "fitted", "tested", "kind"])
+        lines.append(("tuned", two, "all matrices but one", "that one, each in turn", apart["own_off"]))
+    table = pd.DataFrame([line[:4] for line in lines], columns=["law", "numbers", "fitted", "tested"])
     for off in (25, 10):
         table[f"near{off}"] = [f"{(line[4].abs() <= off).mean():.0%}" for line in lines]
-    heads = {"law": "law", "fitted": "fitted", "tested": "tested on", "kind": "kind"}
+    heads = {"law": "law", "numbers": "numbers", "fitted": "fitted to", "tested": "tested on"}
     heads |= {"near25": "within 25%", "near10": "within 10%"}
-    display.table(table, heads, {}, f"What was fitted to {len(compared):,} products on {gpu}, and tested")
+    display.table(table, heads, {}, f"Fitted and tested, {gpu}")
     near = compared[["one_off", "own_off"]].abs() <= 25
     mended, worse = int((~near["one_off"] & near["own_off"]).sum()), near["one_off"] & ~near["own_off"]
     display.say(
-        "A *prediction* is of products, or of a GPU, that were not fitted. "
-        f"The tuned law brings {mended:,} of {(~near['one_off']).sum():,} "
-        f"products within 25%, and puts {worse.sum()} others further off than that."
+        f"Of the {(~near['one_off']).sum():,} products that the plain law puts further off than 25%, the "
+        f"tuned law mends {mended:,}; it puts {worse.sum()} others that far off."
     )

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
-from rooflab.analysis import extrapolation, strategies
+from rooflab.analysis import extrapolation
 from rooflab.hardware import perf_model
 from rooflab.pages import Rows
 from rooflab.view import diagram, display
 from rooflab.words import counted
 
-_UNITS = {
-    "fp32": "FP32 lanes",
-    "fp16_tensor": "FP16 tensor cores",
-    "dp4a": "dp4a, 4 int8 products an instruction",
-    "int8_scaled": "int8 tensor cores, with the scaling",
-}
-_LAPTOP = ("int4_g128", "loop")  # the way of the published laptop's kernel
 _NEAR = 10  # percent: a product that the law can be shown on
 
 
@@ -35,9 +26,9 @@ def worked(row: Any, here: Any, fit: Any) -> str:
         rounds = -(-tiles // here.sms)
         one = flops / here.sms / rounds
         text += (
-            f"Tiles of {high} × {wide} are {tiles:,} on {here.sms} SMs: {counted(rounds, 'round')}. A tile "
-            f"has {one / 1e6:,.1f} MFLOP, an SM makes {peak:,.1f} ÷ {here.sms} = {peak / here.sms:.3f} "
-            f"TFLOP/s: {compute:,.2f} µs. The bytes take {memory:.2f} µs. "
+            f"Tiles of {high} × {wide}: {tiles:,} on {here.sms} SMs, {counted(rounds, 'round')}. A tile has "
+            f"{one / 1e6:,.1f} MFLOP, an SM makes {peak:,.1f} ÷ {here.sms} = {peak / here.sms:.3f} TFLOP/s: "
+            f"FLOPs take {compute:,.2f} µs; bytes take {memory:.2f}. "
         )
     else:
         text += (
@@ -46,56 +37,9 @@ def worked(row: Any, here: Any, fit: Any) -> str:
         )
     kernels = f"{launches} × {fit.launch_us:.2f}" if launches > 1 else f"{fit.launch_us:.2f}"
     return (
-        f"{text}So the time is {kernels} + max({memory:.2f}, {compute:,.2f}) = {row.one_us:,.2f} µs. "
+        f"{text}Time: {kernels} + max({memory:.2f}, {compute:,.2f}) = {row.one_us:,.2f} µs. "
         f"Measured: {row.median_us:,.2f}"
     )
-
-
-def ways(timed: Rows, here: Any) -> None:
-    """What the law knows of every way that was timed, and of the published laptop's: kernels, unit, peak,
-    tile; folded.
-    """
-    timed_ways = set(zip(timed["format"], timed["impl"], strict=True))
-    held = timed_ways | {_LAPTOP}
-    lines = [
-        (
-            strategies.label(how.format, how.name),
-            "1 a token" if how.each_pass else str(how.launches),
-            _UNITS[how.unit],
-            f"{here.peak(how.unit):,.0f}",
-            f"{how.tile[0]} × {how.tile[1]}" if how.tile else "not counted",
-        )
-        for how in perf_model.STRATEGIES
-        if (how.format, how.name) in held
-    ]
-    heads = ("way", "kernels", "unit", "its peak, TFLOP/s or TOP/s", "tile, rows × tokens")
-    table = pd.DataFrame(lines, columns=list(heads))
-    words = "Where a tile is *not counted*, the law charges the FLOPs of the product alone." + (
-        "" if _LAPTOP in timed_ways else f" {_loop()}"
-    )
-    parts: list[Any] = [words, (table, {head: head for head in heads}), *_scaling(here)]
-    display.fold_parts("The ways: their kernels, unit, peak and tile", parts)
-
-
-def _loop() -> str:
-    """What the laptop's way does, where it is not among the products."""
-    how = perf_model.strategy(*_LAPTOP)
-    return f"*{strategies.label(*_LAPTOP)}* is the laptop's kernel, not among these products: {how.says}."
-
-
-def _scaling(here: Any) -> list[str]:
-    """What holds the rate of int8 products below their unit's peak, worked out."""
-    peak, fp32 = here.peaks["int8_tensor"], here.peaks["fp32"]
-    if here.peak("int8_scaled") >= peak:
-        return []
-    return [
-        f"**Worked out: int8 with the scaling.** The FP32 lanes' {fp32:.2f} TFLOP/s are {fp32 / 2:.2f} T "
-        "instructions a second, each a multiply-add of 2 FLOPs. Q8_0 weights share a scale in blocks of 32. "
-        "To scale a block's sum takes two of these instructions: the lanes scale "
-        f"{fp32 / 4:.3f} T blocks a second. A block is 32 multiply-adds in int8, 64 operations: "
-        f"{fp32 / 4:.3f} × 64 = {here.peak('int8_scaled'):,.0f} TOP/s. The int8 unit alone reaches "
-        f"{peak:,.0f}: the lanes limit it."
-    ]
 
 
 def by_bytes(compared: Rows, here: Any, fit: Any, n: int, k: int) -> None:
@@ -149,13 +93,16 @@ def rounds_drawn(compared: Rows, sms: int) -> None:
     parts = [(counted(-(-count // sms), "round"), count) for count in tiles]
     diagram.dealt(parts, sms, "Tiles of a product, dealt to the SMs", "tiles").show()
     for row in some:
-        whose.append(f"({row['n']:,} × {row['k']:,}, {counted(int(row['batch']), 'token')})")
+        whose.append(
+            f"{row['n']:,} × {row['k']:,} with {counted(int(row['batch']), 'token')} has {row['tiles']:.0f}"
+        )
     rounds = -(-tiles[-1] // sms)
     idle = 1 - tiles[-1] / (rounds * sms)
-    text = f"{tiles[0]} tiles {whose[0]} take 1 round. " if len(some) == 2 else ""
+    high, wide = perf_model.strategy(just["format"], just["impl"]).tile or (0, 0)
+    text = f"{whose[0]}, 1 round; " if len(some) == 2 else ""
     display.say(
-        f"By {just['label']}: {text}{tiles[-1]} tiles {whose[-1]} take {rounds} rounds, as {rounds * sms} "
-        f"would: SMs are idle {idle:.0%} of the time."
+        f"Tiles of {high} × {wide} (rows × tokens): {text}{whose[-1]}, {rounds} rounds, as {rounds * sms} "
+        f"would take, and SMs are idle {idle:.0%} of the time."
     )
 
 

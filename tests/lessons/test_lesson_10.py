@@ -137,16 +137,16 @@ def test_what_overlap_saves_is_measured_and_other_kernels_can_cost_more(split_ro
     assert "7,888 µs a token where sums by our kernel take 7,849" in page_10c.told[0]
     lesson_10c_layers.every(split_rows)
     fold = page_10c.told[1]
-    assert "explain up to 3.9 of the 11.9 µs" in fold and "“not saved” is what is left over" in fold
+    assert "explain up to 3.9 of the 11.9 µs" in fold and "“what is left” is no measurement" in fold
     assert "For qwen2.5-1.5b in FP16, in µs a layer:" in fold and "2,048 numbers take less" in fold
     assert "its own width, 1,536, was not timed" in fold
-    assert "- Together 6.6; saved without overlap 8.0; not saved −1.4." in fold
+    assert "- Together 6.6; saved without overlap 8.0; what is left 1.4." in fold
 
 
 def test_a_layer_on_two_gpus_is_drawn_beside_one(split_rows, page_10c):
     lesson_10c_layers.where(split_rows, "GPU")
     ((names, parts),) = page_10c.stacks
-    assert names[4:6] == ["llama-3-8b in INT4, one: 43.5 µs", "two: 41.9 µs, gain 1.04; predicted 1.82"]
+    assert names[4:6] == ["llama-3-8b in INT4, one GPU: 43.5 µs", "two: 41.9 µs, gain 1.04; predicted 1.82"]
     timed = parts["bound"] + parts["above the bound"]
     assert timed[::2] == pytest.approx(100) and timed[5] == pytest.approx(100 * 41.93 / 43.45, rel=1e-3)
     assert parts["hidden by overlap"][5] + timed[5] > 100 > timed[5], "where overlap decides"
@@ -195,7 +195,7 @@ def test_problem_and_remedy_open_and_overlap_is_drawn_where_it_was_timed(pair, s
     answer = lesson_10c.opening(split_rows, pair)[0]
     assert answer.startswith("Two NVIDIA H200s make a token 1.04 to 1.95 times as fast as one if launches")
     assert "60.2 tokens a second where one GPU makes 30.8." in answer
-    assert "11 launches, one after the other: two GPUs are slower than one on qwen2.5-1.5b in FP16" in answer
+    assert "11 launches, one after the other, so two GPUs are slower than one on qwen2.5-1.5b in" in answer
     assert "on llama-3-70b in INT4 it is no faster than a kernel for each sum" in answer
     faster = split_rows.copy()
     faster.loc[faster["impl"] == split.SEPARATE, "median_us"] /= 2

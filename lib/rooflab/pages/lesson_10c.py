@@ -113,7 +113,9 @@ def _problem(found: Rows) -> str:
     )
     gains = found[found["impl"] == split.SEPARATE].set_index("title")["gain"]
     slower = gains[gains < 1]
-    return f"{text}." if slower.empty else f"{text}: two GPUs are slower than one on {listed(slower.index)}."
+    return (
+        f"{text}." if slower.empty else f"{text}, so two GPUs are slower than one on {listed(slower.index)}."
+    )
 
 
 def _remedy(found: Rows) -> str:
@@ -203,8 +205,8 @@ def charged() -> None:
 def timed() -> None:
     """Say what a timed token is, and what the gate compares."""
     display.say(
-        f"Timed are {links.STEPS} tokens after a prompt of {links.PROMPT}, on random weights of the models' "
-        "shapes. Before that the gate compares logits with float64, on two layers of each model's widths."
+        f"Timed are {links.STEPS} tokens after a prompt of {links.PROMPT}, with random weights. Before that "
+        "the gate compares logits with float64, on two layers of each model's widths."
     )
 
 

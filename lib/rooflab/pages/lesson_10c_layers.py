@@ -42,7 +42,7 @@ def where(rows: Rows, gpu: Any) -> None:
     for row in table.to_dict("records"):
         whole, hidden = row["alone_bound"] + row["alone"], max(np.nan_to_num(row["overlap"]), 0.0)
         for who, bound, over, more in (
-            ("one", "alone_bound", "alone", 0.0),
+            ("one GPU", "alone_bound", "alone", 0.0),
             ("two", "bound", "over", hidden),
         ):
             us = row[bound] + row[over]
@@ -68,7 +68,7 @@ def where(rows: Rows, gpu: Any) -> None:
     if len(drawn) == len(SHADES):
         told += " Where grey ends beyond 100, two without overlap take longer than one."
     plot.show(fig, f"{caption}, {gpu}, {plot.dates(rows)}. {told}")
-    display.say(" ".join(filter(None, [_overlap(table), _by_format(table)])))
+    display.say("\n\n".join(filter(None, [_overlap(table), _by_format(table)])))
 
 
 def _least(table: Rows) -> str:
@@ -110,15 +110,15 @@ def worth(rows: Rows) -> None:
         display.say("What each change is worth was not timed here.")
         return
     timed = table["overlap"].notna().all()
-    rest = table["lost"] if timed else table["due"] - table["saved"]
-    titles = list(dict.fromkeys(each for each in (thread(rows), str(rest.idxmax())) if each in table.index))
+    rest = table["rest"] if timed else table["saved"] - table["due"]
+    titles = list(dict.fromkeys(each for each in (thread(rows), str(rest.idxmin())) if each in table.index))
     separate, inside = launched()
     lines = {
         "Overlap, measured": table["overlap"],
         "Sums inside norms, estimated": table["sums"],
         f"{separate - inside - 2} other launches spared, estimated": table["launches"],
         "Half the output head, estimated": table["head"],
-        "Different kernels: what is left" if timed else "Overlap and different kernels: what is left": -rest,
+        "Different kernels: what is left" if timed else "Overlap and different kernels: what is left": rest,
         "All changes, measured": table["saved"],
     }
     shown = pd.DataFrame([{"change": name} | us[titles].to_dict() for name, us in lines.items()])
@@ -194,16 +194,16 @@ def _estimates(rows: Rows, row: Rows) -> str:
     separate, inside = launched()
     untimed = "" if width == shape.hidden else f"; its own width, {shape.hidden:,}, was not timed"
     return (
-        "The estimates below come from pieces timed alone, so “not saved” is what is left over, not a "
-        f"measurement. For {row.name}, in µs a layer:\n\n"
+        "The estimates below come from pieces timed alone, so “what is left” is no measurement. "
+        f"For {row.name}, in µs a layer:\n\n"
         f"- Sums inside norms, {_signed(row['sums'])}: twice what a sum and norm of {width:,} numbers take "
         f"less in one kernel{untimed}.\n"
         f"- {separate - inside - 2} other launches, {_signed(row['launches'])}: {links.LAUNCH_US:g} assumed "
         "of each.\n"
         f"- Half the output head, {_signed(row['head'])}: {size / 1e6:,.0f} MB less to read at "
         f"{size / head / 1e3:,.0f} GB/s, {head:,.0f} µs a token.\n"
-        f"- Together {_signed(row['due'])}; saved without overlap {_signed(row['other'])}; not saved "
-        f"{_signed(row['lost'])}."
+        f"- Together {_signed(row['due'])}; saved without overlap {_signed(row['other'])}; what is "
+        f"left {_signed(row['rest'])}."
     )
 
 
@@ -227,16 +227,16 @@ def _figures(table: Rows) -> list[Any]:
     """The parts of what is saved, time above the bound, and where that is longest."""
     columns = {"title": "Model", "saved": "Saved", "overlap": "By the overlap", "other": "Without it"}
     columns |= {"sums": "Two sums", "launches": "Other launches", "head": "Half the output head"}
-    columns |= {"due": "These three", "lost": "Not saved"}
+    columns |= {"due": "These three", "rest": "What is left"}
     if table["overlap"].isna().all():
-        columns = {of: says for of, says in columns.items() if of not in ("overlap", "other", "lost")}
+        columns = {of: says for of, says in columns.items() if of not in ("overlap", "other", "rest")}
     forms = dict.fromkeys(columns, "{:.1f}") | {"title": ""}
     above = {"title": "Model", "bound": "Bound, the fused way", "over": "Above it"}
     above |= {"share": "Share of the bound", "alone": "One GPU, above its bound"}
     digits = dict.fromkeys(("bound", "over", "alone"), "{:.1f}") | {"title": "", "share": "{:.0%}"}
     caption = "µs a layer on two GPUs, farthest from its bound first; the output head is shared among layers"
     saved = "Saved by the fused way, µs a layer: measured, then three estimates"
-    saved += "; not saved: their sum less what is saved without overlap" * ("lost" in columns)
+    saved += "; what is left: saved without overlap less these" * ("rest" in columns)
     return [
         (table, columns, forms, saved),
         (table.sort_values("share").reset_index(drop=True), above, digits, caption),
@@ -247,8 +247,8 @@ def _figures(table: Rows) -> list[Any]:
 
 
 def _with_rest(found: Rows, rows: Rows) -> Rows:
-    """With columns sums and launches: what these could save of a layer; due, with half the head; and lost,
-    what is less than that without overlap.
+    """With columns sums and launches: what these could save of a layer; due, with half the head; and rest,
+    what is saved without overlap less that.
     """
     separate, inside = launched()
     spares = (separate - inside - 2) * links.LAUNCH_US
@@ -258,7 +258,7 @@ def _with_rest(found: Rows, rows: Rows) -> Rows:
     )  # so that what is shown adds up
     table["other"] = table["saved"] - table["overlap"]
     table["due"] = table["sums"] + table["head"] + table["launches"]
-    return table.assign(lost=table["due"] - table["other"])
+    return table.assign(rest=table["other"] - table["due"])
 
 
 def _layers(rows: Rows) -> Rows:

@@ -59,10 +59,11 @@ def ways(rows: Rows) -> None:
         "way": "Way",
         "launches": "Launches",
         "overlap": "Overlap",
-        "sum": "A sum, µs charged",
+        "sum": "A sum",
     }
     columns |= {"head": "Output head", "kernels": "Kernels for"}
-    display.table(table, columns, dict.fromkeys(columns, ""), "What is timed")
+    caption = "The ways that are timed, and what a sum is charged: launch + crossings of the link (µs)"
+    display.table(table, columns, dict.fromkeys(columns, ""), caption)
 
 
 def _price(impl: str) -> str:

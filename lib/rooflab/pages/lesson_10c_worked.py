@@ -29,8 +29,7 @@ def predicted(rows: Rows) -> None:
     size = model_shapes.weight_bytes(shape, format, split.HEAD)
     each, rate = split.sum_us(split.FUSED, 2 * shape.hidden, 2), f"{size / alone / 1e3:,.0f} GB/s"
     display.say(
-        f"For {thread(rows)}:\n\n"
-        f"- one GPU: {size / 1e6:,.0f} MB ÷ {rate} = {alone:,.0f} µs a token\n"
+        f"- {thread(rows)}, one GPU: {size / 1e6:,.0f} MB ÷ {rate} = {alone:,.0f} µs a token\n"
         f"- two: {size / 2e6:,.0f} MB ÷ {rate} + {2 * shape.layers} sums × {each:.2f} µs = {fused:,.0f} µs, "
         f"{alone / fused:.2f} times as fast"
     )

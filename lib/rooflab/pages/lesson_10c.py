@@ -194,11 +194,11 @@ def facts(here: Lab) -> None:
 
 def charged() -> None:
     """Say what the bound charges for a sum, and what overlap saves if it hides the starts of launches."""
-    launches = launched()[1]
+    launches, each = launched()[1], links.LAUNCH_US
     display.say(
-        f"A sum is charged as in the table, with [lesson 10](10_links.ipynb)'s {links.LAUNCH_US:g} µs for a "
-        f"launch and {links.HOP_US:g} µs for a crossing of the link. If overlap hides just the starts of "
-        f"launches, it saves {launches} × {links.LAUNCH_US:g} = {launches * links.LAUNCH_US:.1f} µs a layer."
+        f"A sum is charged as in the table, with [lesson 10](10_links.ipynb)'s {each:g} µs for a launch and "
+        f"{links.HOP_US:g} µs for a crossing of the link, and its bytes. If overlap hides just the starts of "
+        f"launches, it saves {launches} × {each:g} = {launches * each:.1f} µs a layer."
     )
 
 

@@ -76,7 +76,7 @@ def _least(table: Rows) -> str:
     gain = (table["alone_bound"] + table["alone"]) / (table["bound"] + table["over"])
     row = table.loc[gain.idxmin()]
     bound, over = (
-        f"{'falls' if row[two] < row[one] else 'grows'} from {row[one]:.1f} to {row[two]:.1f}"
+        f"{'falls' if row[two] < row[one] else 'grows'} from {_signed(row[one])} to {_signed(row[two])}"
         for one, two in (("alone_bound", "bound"), ("alone", "over"))
     )
     return (
@@ -193,7 +193,7 @@ def _estimates(rows: Rows, row: Rows) -> str:
     head = _layers(rows).set_index("title")["head"][row.name] * shape.layers
     separate, inside = launched()
     untimed = "" if width == shape.hidden else f"; its own width, {shape.hidden:,}, was not timed"
-    return (
+    text = (
         "The estimates below come from pieces timed alone, so “what is left” is no measurement. "
         f"For {row.name}, in µs a layer:\n\n"
         f"- Sums inside norms, {_signed(row['sums'])}: twice what a sum and norm of {width:,} numbers take "
@@ -201,8 +201,12 @@ def _estimates(rows: Rows, row: Rows) -> str:
         f"- {separate - inside - 2} other launches, {_signed(row['launches'])}: {links.LAUNCH_US:g} assumed "
         "of each.\n"
         f"- Half the output head, {_signed(row['head'])}: {size / 1e6:,.0f} MB less to read at "
-        f"{size / head / 1e3:,.0f} GB/s, {head:,.0f} µs a token.\n"
-        f"- Together {_signed(row['due'])}; saved without overlap {_signed(row['other'])}; what is "
+        f"{size / head / 1e3:,.0f} GB/s, {head:,.0f} µs a token."
+    )
+    if row["rest"] != row["rest"]:
+        return text
+    return (
+        f"{text}\n- Together {_signed(row['due'])}; saved without overlap {_signed(row['other'])}; what is "
         f"left {_signed(row['rest'])}."
     )
 
@@ -267,11 +271,15 @@ def _layers(rows: Rows) -> Rows:
     that the overlap is, NaN where plain launches were not timed.
     """
     found = tokens(rows)
-    us, bound = (found.pivot_table(of, "title", "impl", sort=False) for of in ("median_us", "predicted_us"))
+    ways = [links.ALONE, split.SEPARATE, split.FUSED, split.FUSED_PLAIN]
+    us, bound = (
+        found.pivot_table(of, "title", "impl", sort=False).reindex(columns=ways)
+        for of in ("median_us", "predicted_us")
+    )
     first = found.drop_duplicates("title").set_index("title").loc[us.index]
     layers = np.array([model_shapes.get(str(model)).layers for model in first["model"]])
     over = (us - bound).div(layers, axis=0)
-    plain = us[split.FUSED_PLAIN] if split.FUSED_PLAIN in us else pd.Series(np.nan, us.index)
+    plain = us[split.FUSED_PLAIN]
     table = {
         "model": first["model"],
         "format": first["format"],

@@ -183,7 +183,7 @@ def test_a_fused_ways_changes_are_not_told_apart_beyond_what_was_measured(split_
     lesson_10c_layers.takeaway(split_rows, "NVIDIA H200")
     assert "- Overlap hides 11.2 to 13.7 µs of a layer. Kernels swapped in" in page_10c.told[0]
     assert "as much or more: on llama-3-70b in INT4." in page_10c.told[0]
-    assert "send 12 to 64 KiB a layer" in page_10c.told[0]
+    assert "send 12 to 64 KiB of packets a layer" in page_10c.told[0]
     bare = split_rows[split_rows["operator"] != split.FUSED]
     lesson_10c_layers.worth(bare)
     lesson_10c_layers.every(bare)

@@ -38,7 +38,7 @@ def where(rows: Rows, gpu: Any) -> None:
     table = _layers(rows).dropna(subset="alone")
     if table.empty:
         return
-    names, parts = [], []
+    names, parts, wholes = [], [], []
     for row in table.to_dict("records"):
         whole, hidden = row["alone_bound"] + row["alone"], max(np.nan_to_num(row["overlap"]), 0.0)
         for who, bound, over, more in (
@@ -53,18 +53,24 @@ def where(rows: Rows, gpu: Any) -> None:
                     f", gain {whole / us:.2f}; predicted {row['alone_bound'] / row['bound']:.2f}",
                 )
             names.append(f"{whose}{who}: {us:.1f} µs{gain}")
-            parts.append(100 * np.array([min(row[bound], us), max(row[over], 0.0), more]) / whole)
-    stacks = dict(zip(SHADES, np.array(parts).T, strict=True))
-    drawn = {says: shares for says, shares in stacks.items() if shares.any()}
+            parts.append([min(row[bound], us), max(row[over], 0.0), more])
+            wholes.append(whole)
+    shares = 100 * np.array(parts) / np.array(wholes)[:, None]
+    drawn = {says: each for says, each in zip(SHADES, shares.T, strict=True) if each.any()}
     caption = "A layer on one GPU and on two, in % of one GPU's time"
     fig, ax = plot.figure("% of one GPU's time", title=caption, height=1.4 + 0.2 * len(names))
     fig.set_figwidth(page.WIDEST)
     plot.stacked(ax, names, drawn, "% of one GPU's time", SHADES)
+    for text in ax.texts:  # a length is a share, a number microseconds
+        x, k = text.get_position()
+        at = int(np.searchsorted(np.cumsum(shares[int(k)]), x))
+        text.set_text(f"{parts[int(k)][at]:.1f}")
     plot.roof_line(ax, 50, "half", vertical=True)
+    ax.lines[-1].set_zorder(3)
     for k in range(2, len(names), 2):
         ax.axhline(k - 0.5, color="#C8C8C8", linewidth=0.8)
     display.say(_least(table))
-    told = "A token's time ÷ its layers, so with the output head's share; two GPUs by the fused way."
+    told = "In bars: µs a layer, a token's time ÷ its layers. Two GPUs by the fused way."
     if len(drawn) == len(SHADES):
         told += " Where grey ends beyond 100, two without overlap take longer than one."
     plot.show(fig, f"{caption}, {gpu}, {plot.dates(rows)}. {told}")
@@ -342,8 +348,8 @@ def takeaway(rows: Rows, gpu: Any) -> None:
         f"fast as on one, by {WAYS[split.FUSED]}.{said}",
         f"- {_paid(rows)}",
         four_gpus.takeaway(rows, gpu),
-        f"- A token's two sums send {_sent(found)} KiB a layer, so latency decides what they cost. For a "
-        "prompt's thousands of rows the link's rate does ([appendix](#prompts)).",
+        f"- A token's two sums send {_sent(found)} KiB of packets a layer, so latency decides what they cost. "
+        "For a prompt's thousands of rows the link's rate does ([appendix](#prompts)).",
     ]
     display.say("\n".join(filter(None, lines)))
 

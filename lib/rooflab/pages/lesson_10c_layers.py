@@ -348,7 +348,7 @@ def takeaway(rows: Rows, gpu: Any) -> None:
         f"fast as on one, by {WAYS[split.FUSED]}.{said}",
         f"- {_paid(rows)}",
         four_gpus.takeaway(rows, gpu),
-        f"- A token's two sums send {_sent(found)} KiB of packets a layer, so latency decides what they cost. "
+        f"- A token's two sums send {_sent(found)} KiB of packets a layer, so latency decides their cost. "
         "For a prompt's thousands of rows the link's rate does ([appendix](#prompts)).",
     ]
     display.say("\n".join(filter(None, lines)))

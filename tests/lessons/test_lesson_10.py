@@ -1,5 +1,7 @@
 """What lesson 10 claims of the recorded pairs of GPUs, and what it computes from their rows."""
 
+from types import SimpleNamespace
+
 import pytest
 from pages_read import said
 from rooflab import lab
@@ -17,6 +19,7 @@ from rooflab.pages import (
     lesson_10c_worked,
 )
 from rooflab.studies import links, split
+from rooflab.view import display
 
 
 @pytest.fixture(scope="module")
@@ -105,114 +108,147 @@ def test_sums_in_the_norms_make_a_second_gpu_pay_for_every_model(split_rows):
     assert (found["error"] <= found["error_budget"]).all()
 
 
-def ledgers(monkeypatch):
-    """The tables that lesson 10c's page shows, as they come."""
-    shown = []
-    monkeypatch.setattr(lesson_10c_layers.display, "table", lambda frame, *given: shown.append(frame))
-    return shown
+@pytest.fixture
+def page_10c(monkeypatch):
+    """The tables, sentences, folds, charts and drawings of lesson 10c's page, as they come."""
+    tables, told, stacks, drawn = [], [], [], []
+    monkeypatch.setattr(display, "table", lambda frame, *given, **more: tables.append(frame))
+    monkeypatch.setattr(display, "say", told.append)
+    monkeypatch.setattr(
+        lesson_10c_layers.plot, "stacked", lambda ax, names, parts, *more: stacks.append((names, parts))
+    )
+    monkeypatch.setattr(lesson_10c_layers.plot, "show", lambda fig, caption: told.append(caption))
+    monkeypatch.setattr(lesson_10c_overlap.diagram.Drawing, "show", lambda drawing: drawn.append(drawing))
+    return SimpleNamespace(tables=tables, told=told, stacks=stacks, drawn=drawn)
 
 
-def test_what_overlap_saves_is_measured_and_other_kernels_can_cost_as_much(split_rows, monkeypatch):
-    told = []
-    monkeypatch.setattr(lesson_10c_layers.display, "say", told.append)
-    tables = ledgers(monkeypatch)
-    lesson_10c_layers.excess(split_rows)
-    assert told[0].startswith("**Overlap saves 11.2 to 13.7 µs a layer**, measured against")
-    assert "**llama-3-70b in INT4 loses it again**: by plain launches the fused way takes 13.2 µs" in told[0]
-    (ledger,) = tables
-    assert list(ledger["saved"].round(1)) == [8.0, 11.2, 19.2], "the last is the sum of the two"
-    assert list(ledger["token"]) == ["1,231 → 1,009", "1,009 → 695", "1,231 → 695"]
-    assert "explain up to 3.9 of the 11.9 µs" in told[1] and "“not saved” is what is left over" in told[1]
-    assert "For qwen2.5-1.5b in FP16, a layer: two sums 2.3" in told[1]
-    assert "2,048 wide (its own width, 1,536, was not timed)" in told[1]
-    assert "qwen2.5-1.5b in FP16 saves 1.4 µs a layer more than estimated" in told[1]
-    assert "in INT4 than in FP16: 12.9 µs a layer for llama-3-70b and 3.7 µs a layer for" in told[1]
-    assert "llama-3-8b in INT4 is farthest from its bound" in told[1] and "do not explain it" in told[1]
-    turned = split_rows.copy()
-    least = (turned["model"] == "qwen2.5-1.5b") & (turned["impl"] == split.FUSED)
-    turned.loc[least, "median_us"] *= 3
-    lesson_10c_layers.excess(turned)
-    assert "qwen2.5-1.5b in FP16 is farthest" in told[-1] and "do not explain it" not in told[-1]
+def without(rows, impl):
+    return rows[rows["impl"] != impl]
 
 
-def test_an_overlap_that_was_not_timed_is_not_told_apart(split_rows, monkeypatch):
-    told = []
-    monkeypatch.setattr(lesson_10c_layers.display, "say", told.append)
-    whole = split_rows[split_rows["impl"] != split.FUSED_PLAIN]
-    tables = ledgers(monkeypatch)
-    lesson_10c_layers.excess(whole)
-    assert "was not timed by itself" in told[0] and "Overlap saves" not in told[0]
-    (ledger,) = tables
-    assert list(ledger["saved"]) == [19.2] and "loses it again" not in told[0]
-    assert len(told) == 2
+def test_what_overlap_saves_is_measured_and_other_kernels_can_cost_more(split_rows, page_10c):
+    lesson_10c_layers.worth(split_rows)
+    (ledger,) = page_10c.tables
+    saved = ledger.set_index("change").map(lambda us: float(us.replace("−", "-")))
+    assert list(saved["qwen2.5-1.5b in FP16"]) == [11.2, 2.3, 2.6, 1.7, 1.4, 19.2]
+    assert list(saved["llama-3-70b in INT4"]) == [12.7, 2.0, 2.6, 2.7, -20.5, -0.5]
+    assert (saved.iloc[:-1].sum() - saved.iloc[-1]).abs().max() < 0.01, "the last is the sum of the others"
+    assert page_10c.told[0].startswith("**On llama-3-70b in INT4 the different kernels most likely cost more")
+    assert "7,888 µs a token where sums by our kernel take 7,849" in page_10c.told[0]
+    lesson_10c_layers.every(split_rows)
+    fold = page_10c.told[1]
+    assert "explain up to 3.9 of the 11.9 µs" in fold and "“what is left” is no measurement" in fold
+    assert "For qwen2.5-1.5b in FP16, in µs a layer:" in fold and "2,048 numbers take less" in fold
+    assert "its own width, 1,536, was not timed" in fold
+    assert "- Together 6.6; saved without overlap 8.0; what is left 1.4." in fold
 
 
-def test_a_fused_ways_changes_are_not_told_apart_beyond_what_was_measured(split_rows, monkeypatch):
-    told = []
-    monkeypatch.setattr(lesson_10c_layers.display, "say", told.append)
+def test_a_layer_on_two_gpus_is_drawn_beside_one(split_rows, page_10c):
+    lesson_10c_layers.where(split_rows, "GPU")
+    ((names, parts),) = page_10c.stacks
+    assert names[4:6] == ["llama-3-8b in INT4, one GPU: 43.5 µs", "two: 41.9 µs, gain 1.04; predicted 1.82"]
+    timed = parts["bound"] + parts["above the bound"]
+    assert timed[::2] == pytest.approx(100) and timed[5] == pytest.approx(100 * 41.93 / 43.45, rel=1e-3)
+    assert parts["hidden by overlap"][5] + timed[5] > 100 > timed[5], "where overlap decides"
+    least, caption, overlap = page_10c.told
+    assert "falls from 30.3 to 16.6 µs a layer, and the time above it grows from 13.2 to 25.3" in least
+    assert "grey ends beyond 100" in caption
+    assert overlap.startswith("**Overlap hides 11.2 to 13.7 µs of a layer**, measured against")
+    assert "more than the 9.1 of the starts" in overlap
+    assert "INT4 takes 23 µs a layer on llama-3-70b and 12 µs a layer on llama-3-8b longer" in overlap
+    alone = (split_rows["impl"] == links.ALONE) & (split_rows["operator"] == "decode")
+    exact = split_rows.copy()
+    exact["median_us"] = exact["predicted_us"]
+    lesson_10c_layers.where(exact, "GPU")
+    assert "INT4 takes" not in page_10c.told[-1] and "hides no time" in page_10c.told[-1]
+    assert set(page_10c.stacks[1][1]) == {"bound"}
+    large = alone & (split_rows["model"] == "llama-3-70b")
+    lesson_10c_layers.where(split_rows[~large], "GPU")
+    assert len(page_10c.stacks[2][0]) == 6, "a share of one GPU's time needs one GPU"
+
+
+def test_an_overlap_that_was_not_timed_is_not_told_apart(split_rows, page_10c):
+    whole = without(split_rows, split.FUSED_PLAIN)
+    lesson_10c_layers.worth(whole)
+    (ledger,) = page_10c.tables
+    assert "Overlap and different kernels: what is left" in set(ledger["change"])
+    assert not ledger["change"].str.startswith("Overlap, measured").any()
+    assert "most likely cost more" not in page_10c.told[0]
+    lesson_10c_layers.where(whole, "GPU")
+    assert "hidden by overlap" not in page_10c.stacks[0][1]
+    assert "grey" not in page_10c.told[2] and "was not timed by itself" in page_10c.told[3]
+
+
+def test_a_fused_ways_changes_are_not_told_apart_beyond_what_was_measured(split_rows, page_10c):
     lesson_10c_layers.takeaway(split_rows, "NVIDIA H200")
-    assert "- Overlap saves 11.2 to 13.7 µs a layer, measured against" in told[0]
-    assert "Different kernels can cost as much: on llama-3-70b in INT4 all of it." in told[0]
+    assert "- Overlap hides 11.2 to 13.7 µs of a layer. Kernels swapped in" in page_10c.told[0]
+    assert "as much or more: on llama-3-70b in INT4." in page_10c.told[0]
+    assert "send 12 to 64 KiB of packets a layer" in page_10c.told[0]
     bare = split_rows[split_rows["operator"] != split.FUSED]
-    tables = ledgers(monkeypatch)
-    lesson_10c_layers.excess(bare)
-    assert not tables and "explain" not in told[2].partition("<table")[0]
-    level = split_rows.copy()
-    apart = level[level["impl"] == split.SEPARATE].set_index(["model", "format"])["median_us"]
-    fused = (level["operator"] == "decode") & (level["impl"] == split.FUSED)
-    pairs = zip(level.loc[fused, "model"], level.loc[fused, "format"], strict=True)
-    level.loc[fused, "median_us"] = [1.1 * apart[pair] for pair in pairs]
-    told.clear()
-    lesson_10c_layers.excess(level)
-    assert not tables and not any("timed alone, so" in text for text in told)
+    lesson_10c_layers.worth(bare)
+    lesson_10c_layers.every(bare)
+    assert not page_10c.tables and "was not timed here" in page_10c.told[1]
+    assert "explain" not in page_10c.told[2].partition("<table")[0]
 
 
-def test_problem_and_remedies_open_and_overlap_is_drawn_where_it_was_timed(pair, split_rows, monkeypatch):
+def test_problem_and_remedy_open_and_overlap_is_drawn_where_it_was_timed(pair, split_rows, page_10c):
     answer = lesson_10c.opening(split_rows, pair)[0]
-    assert answer.startswith("Two NVIDIA H200s make a token 1.04 to 1.95 times as fast as one")
-    assert "11 launches, and two GPUs are slower than one on qwen2.5-1.5b in FP16 and llama-3-8b" in answer
-    assert "0.65 and 0.81 times its speed" in answer and "Overlap hides 11.2 to 13.7 µs of a layer" in answer
+    assert answer.startswith("Two NVIDIA H200s make a token 1.04 to 1.95 times as fast as one if launches")
+    assert "60.2 tokens a second where one GPU makes 30.8." in answer
+    assert "11 launches, one after the other, so two GPUs are slower than one on qwen2.5-1.5b in" in answer
+    assert "on llama-3-70b in INT4 it is no faster than a kernel for each sum" in answer
     faster = split_rows.copy()
     faster.loc[faster["impl"] == split.SEPARATE, "median_us"] /= 2
     assert "slower than one" not in lesson_10c.opening(faster, pair)[0]
-    shown, told = [], []
-    monkeypatch.setattr(lesson_10c_overlap.diagram.Drawing, "show", lambda drawing: shown.append(drawing))
-    monkeypatch.setattr(lesson_10c_overlap.display, "say", told.append)
+    slower = split_rows.copy()
+    slower.loc[slower["impl"] == split.SEPARATE, "median_us"] *= 2
+    assert "not always help" not in lesson_10c.opening(slower, pair)[0]
     lesson_10c_overlap.timeline(split_rows)
-    assert shown[0].title.startswith("A layer of qwen2.5-1.5b in FP16, drawn from two") and not told
-    whole = split_rows[split_rows["impl"] != split.FUSED_PLAIN]
-    lesson_10c_overlap.timeline(whole)
-    assert shown[1].title == "What a layer launches on each GPU" and "was not timed" in told[0]
-    assert "Overlap hides" not in lesson_10c.opening(whole, pair)[0]
+    assert page_10c.drawn[0].title == "A sketch of a layer of qwen2.5-1.5b in FP16" and not page_10c.told
+    lesson_10c_overlap.timeline(without(split_rows, split.FUSED_PLAIN))
+    assert len(page_10c.drawn) == 1 and "was not timed" in page_10c.told[0]
 
 
-def test_predictions_are_too_hopeful_only_where_every_gain_falls_short(split_rows, monkeypatch):
-    told = []
-    monkeypatch.setattr(lesson_10c.display, "say", told.append)
+def test_the_ways_that_were_timed_stand_side_by_side(split_rows, page_10c):
+    lesson_10c_overlap.ways(split_rows)
+    lesson_10c_overlap.ways(without(split_rows, links.NCCL))
+    table, fewer = page_10c.tables
+    assert list(table["launches"]) == ["1 a token", "11 a layer", "11 a layer", "7 a layer"]
+    assert list(table["sum"])[1:] == ["kernel: 1.3 + 4 × 0.7", "kernel: 1.3 + 0.7", "in a norm: 0.7"]
+    assert list(fewer["way"]) == ["One GPU", "Sums by our kernel", "The fused way"]
+
+
+def test_gains_are_said_to_be_small_only_where_every_one_falls_short(split_rows, page_10c):
     lesson_10c.pays(split_rows, "GPU")
-    assert "too hopeful on every model" in told[0]
-    assert "Overlap decides for qwen2.5-1.5b in FP16 and llama-3-8b in INT4: by plain" in told[0]
+    assert page_10c.told[0].startswith("**By the fused way two GPUs are faster than one on all 5 models.**")
+    assert "Every gain is smaller than predicted" in page_10c.told[0]
+    assert "On qwen2.5-1.5b in FP16 and llama-3-8b in INT4 overlap decides: without" in page_10c.told[0]
     faster = split_rows.copy()
     faster.loc[faster["impl"] == split.FUSED, "median_us"] /= 3
     lesson_10c.pays(faster, "GPU")
-    assert "on every model" not in told[1]
-    lesson_10c.pays(split_rows[split_rows["impl"] != split.FUSED_PLAIN], "GPU")
-    assert "plain launches" not in told[2] and "too hopeful on every model" in told[2]
+    assert "smaller than predicted" not in page_10c.told[1]
+    lesson_10c.pays(without(split_rows, split.FUSED_PLAIN), "GPU")
+    assert "overlap decides" not in page_10c.told[2] and "smaller than predicted" in page_10c.told[2]
+    slow = split_rows.copy()
+    small = (slow["impl"] == split.FUSED) & (slow["model"] == "qwen2.5-1.5b")
+    slow.loc[small, "median_us"] *= 3
+    lesson_10c.pays(slow, "GPU")
+    assert "faster than one on 4 of 5 models" in page_10c.told[3]
 
 
-def test_one_model_is_worked_out_from_its_bound_to_what_is_left(split_rows, monkeypatch):
-    tables = ledgers(monkeypatch)
+def test_one_model_is_worked_out_from_its_bound_to_what_is_left(split_rows, page_10c):
     lesson_10c_worked.predicted(split_rows)
-    (sums,) = tables
-    assert list(sums["us"].round()) == [643, 362, 616] and list(sums["gain"].round(2))[1:] == [1.78, 1.04]
-    assert "28 layers × 7 launches × 1.3 µs" in sums["how"].iloc[-1]
+    assert "one GPU: 3,087 MB ÷ 4,800 GB/s = 643 µs" in page_10c.told[0]
+    assert "1,544 MB ÷ 4,800 GB/s + 56 sums × 0.71 µs = 362 µs, 1.78 times" in page_10c.told[0]
+    lesson_10c.charged()
+    assert "saves 7 × 1.3 = 9.1 µs a layer" in page_10c.told[1]
     left = lesson_10c_worked.left(split_rows)
     assert "11.9 µs a layer are left above the bound with overlap, 1.7 for each of the 7" in left
     assert "explain" not in lesson_10c_worked.left(split_rows[split_rows["operator"] != split.FUSED])
-    assert lesson_10c_worked.left(split_rows[split_rows["impl"] != split.FUSED]) == ""
+    assert lesson_10c_worked.left(without(split_rows, split.FUSED)) == ""
     alone = (split_rows["impl"] == links.ALONE) & (split_rows["model"] == "qwen2.5-1.5b")
     lesson_10c_worked.predicted(split_rows[~alone])
-    assert len(tables) == 1, "no gain is predicted over a GPU that was not timed"
+    assert len(page_10c.told) == 2, "no gain is predicted over a GPU that was not timed"
 
 
 def test_gains_of_another_recording_are_set_apart_where_one_gpus_times_differ(pair, monkeypatch):
@@ -227,9 +263,8 @@ def test_gains_of_another_recording_are_set_apart_where_one_gpus_times_differ(pa
 
 def test_every_contestant_of_a_token_has_a_name(split_rows, monkeypatch):
     shown = []
-    monkeypatch.setattr(lesson_10c.display, "table", lambda *given, **more: None)
     monkeypatch.setattr(lesson_10c.display, "fold", lambda title, tables: shown.append(tables[0][0]))
-    lesson_10c.measured(split_rows)
+    lesson_10c.every_row(split_rows)
     named = shown[0].groupby("impl")["who"].first()
     assert named[split.FUSED_PLAIN] == "the fused way by plain launches" and named.is_unique
 
@@ -281,7 +316,7 @@ def test_memory_is_what_the_run_reports_and_what_was_not_timed_is_said_at_the_ch
 
 def test_two_gpus_time_above_the_bound_tells_that_of_four(split_rows):
     line = four_gpus.takeaway(split_rows, "NVIDIA H200")
-    assert "above theirs: measured within 10% of that on 4 models" in line and "up to 72% too low" in line
+    assert "above theirs, within 10% on 4 models" in line and "up to 72% too low" in line
     assert four_gpus.takeaway(split_rows, "NVIDIA A100 80GB") == ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,7 @@ def tokens(rows: Rows, gpu: Any) -> None:
     columns = {"title": "Model", "one": "One GPU", "two": "Two", "four": "Four"}
     columns |= {"again": "One GPU, in the run with four", "gain": "Four ÷ that"}
     columns |= {"share2": "Two, of its bound", "share": "Four, of its bound"}
-    forms = {"title": "", **dict.fromkeys(("one", "two", "four", "again"), "{:,.0f}"), "gain": "{:.2f}"}
+    forms = {"title": "", **dict.fromkeys(("one", "two", "four", "again"), "{:,.1f}"), "gain": "{:.2f}"}
     forms |= dict.fromkeys(("share2", "share"), "{:.0%}")
     title = "Tokens a second by the fused way; blank where one GPU was not timed"
     lines = "\n".join(f"- {line}" for line in [*_not_shared(lost), *_prompts(rows, four)])
@@ -201,11 +202,11 @@ def _by_two(found: Rows) -> str:
             "nearer."
         )
     row = found.loc[alone.idxmax()]
-    bound = row["us4"] - row["over4"]
+    bound, over = round(row["us4"] - row["over4"]), round(row["us2"]) - round(row["us2"] - row["over2"])
     return (
         "**An estimate from two GPUs comes nearer than the bound**: time on four ≈ bound on four + what two "
-        f"take above their bound. For {row['title']} that is {bound:,.0f} + {row['over2']:,.0f} = "
-        f"{bound + row['over2']:,.0f} µs; it takes {row['us4']:,.0f}. Over these models measured ÷ bound is "
+        f"take above their bound. For {row['title']} that is {bound:,} + {over:,} = "
+        f"{bound + over:,} µs; it takes {row['us4']:,.0f}. Over these models measured ÷ bound is "
         f"{said[0]}, measured ÷ estimate {said[1]}. On other models this was not tried."
     )
 
@@ -225,11 +226,11 @@ def takeaway(rows: Rows, gpu: Any) -> str:
     alone, added = _ratios(found)
     if not (added - 1).abs().max() < min((alone - 1).abs().max(), NEAR - 1):
         return ""
-    near, low = max((added - 1).abs().max(), 0.01), (1 - 1 / alone).max()
+    near, low = max(math.ceil(100 * (added - 1).abs().max()), 1) / 100, (1 - 1 / alone).max()
     return (
-        "- A bound alone is no prediction of a token. Time on four GPUs ≈ their bound + the time that two "
-        f"take above theirs: measured within {near:.0%} of that on {len(added)} models, where the "
-        f"bound alone is up to {low:.0%} too low ([appendix](#on-four-gpus))."
+        "- Time on four GPUs ≈ their bound + the time that two take above theirs, within "
+        f"{near:.0%} on {len(added)} models. The bound alone is up to {low:.0%} too low "
+        "([appendix](#on-four-gpus))."
     )
 
 

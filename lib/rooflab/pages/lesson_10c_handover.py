@@ -29,6 +29,22 @@ def alone_us(rows: Rows, width: int) -> float:
     return float(found["median_us"][min(found.index, key=lambda n: abs(n - width))])
 
 
+def saved(rows: Rows) -> None:
+    """Say what one kernel saves of a sum and a norm, in a sentence for the page's main line."""
+    found = rows[rows["operator"] == split.FUSED]
+    by = found.set_index(["n", "impl"])["median_us"].unstack() if len(found) else found
+    if not {split.SEPARATE, INSIDE} <= set(by):
+        return
+    less = by[split.SEPARATE] - by[INSIDE]
+    display.say(
+        f"Timed alone, this saves {less.min():.1f} to {less.max():.1f} µs a sum "
+        "([appendix](#a-sum-and-a-norm-timed-alone))."
+        if (less > 0).all()
+        else "Timed alone, one kernel does not always take less than two "
+        "([appendix](#a-sum-and-a-norm-timed-alone))."
+    )
+
+
 def handed_over(rows: Rows, gpu: Any) -> None:
     """Draw a sum and a norm of one row by each way, with the predictions; say what one kernel saves."""
     found = rows[rows["operator"] == split.FUSED].copy()

@@ -1,13 +1,12 @@
-"""One model worked out for lesson 10c: its bound, its estimate by plain launches, and what is left."""
+"""One model worked out for lesson 10c: its bound, and what is left above it."""
 
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from rooflab.numerics import model_shapes
 from rooflab.pages import Rows, lesson_10c_handover
-from rooflab.pages.lesson_10c import launched, plain_us, thread, tokens
+from rooflab.pages.lesson_10c import launched, thread, tokens
 from rooflab.studies import links, split
 from rooflab.view import display
 
@@ -19,7 +18,7 @@ def _model(rows: Rows) -> Rows:
 
 
 def predicted(rows: Rows) -> None:
-    """Show the bounds and the estimate of one model, each a line of arithmetic."""
+    """Work out the bounds of one model, on one GPU and on two, and the gain that they promise."""
     mine = _model(rows)
     us = mine["predicted_us"].reindex([links.ALONE, split.FUSED]).tolist() if len(mine) else [np.nan]
     if any(each != each for each in us):
@@ -29,18 +28,11 @@ def predicted(rows: Rows) -> None:
     shape = model_shapes.get(name)
     size = model_shapes.weight_bytes(shape, format, split.HEAD)
     each, rate = split.sum_us(split.FUSED, 2 * shape.hidden, 2), f"{size / alone / 1e3:,.0f} GB/s"
-    estimate = plain_us(tokens(rows))[thread(rows)]
-    launches = f"{fused:,.0f} µs + {shape.layers} layers × {launched()[1]} launches × {links.LAUNCH_US:g} µs"
-    sums = f"{size / 2e6:,.0f} MB ÷ {rate} + {2 * shape.layers} sums × {each:.2f} µs"
-    lines = [
-        ("One GPU: bound", f"{size / 1e6:,.0f} MB ÷ {rate}", alone, np.nan),
-        ("Two: bound, all launches hidden", sums, fused, alone / fused),
-        ("Two: estimate by plain launches", launches, estimate, alone / estimate),
-    ]
-    columns = {"line": "Prediction", "how": "Arithmetic", "us": "A token (µs)", "gain": "Gain over one GPU"}
-    forms = {"line": "", "how": "", "us": "{:,.0f}", "gain": "{:.2f}"}
-    title = f"{thread(rows)}, predicted: a token by the fused way"
-    display.table(pd.DataFrame(lines, columns=list(columns)), columns, forms, title)
+    display.say(
+        f"- {thread(rows)}, one GPU: {size / 1e6:,.0f} MB ÷ {rate} = {alone:,.0f} µs a token\n"
+        f"- two: {size / 2e6:,.0f} MB ÷ {rate} + {2 * shape.layers} sums × {each:.2f} µs = {fused:,.0f} µs, "
+        f"{alone / fused:.2f} times as fast"
+    )
 
 
 def left(rows: Rows) -> str:

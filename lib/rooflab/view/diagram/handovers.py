@@ -67,7 +67,7 @@ def by_way() -> dict[str, list[Launch]]:
     """The launches of a layer by each way of summing."""
     return {
         "sums by kernels of their own": launches(Batch._layers, inside=False),
-        "sums in the norms, dependent launches": launches(SharedChain.layers, inside=True),
+        "the fused way, overlapping": launches(SharedChain.layers, inside=True),
     }
 
 
@@ -75,7 +75,7 @@ def launches_of_a_layer() -> Drawing:
     """One layer by both ways, a box a launch; a dependent launch starts before the one before it ends."""
     canvas, y, said, ways = Canvas(), 0.0, [], by_way()
     for name, row in ways.items():
-        overlaps = "dependent" in name
+        overlaps = "overlapping" in name
         canvas.text(0, y + 12, f"{name}: {len(row)} launches a layer", bold=True)
         x, y = 0.0, y + 22
         for k, launch in enumerate(row):
@@ -91,8 +91,8 @@ def launches_of_a_layer() -> Drawing:
     canvas.text(20, y + 10, "works on this GPU alone")
     canvas.cell(200, y, 14, 12, "", svg.PALE)
     canvas.text(220, y + 10, "gives its part to the other GPU, and waits for its")
-    canvas.text(0, y + 30, "Left to right: the order of launches. A box is as long as its name.", svg.SMALL)
-    canvas.text(0, y + 46, "The first all_reduce + norm sums the down of the layer before.", svg.SMALL)
+    order = "Left to right: order, not time. The first all_reduce + norm sums the down of the layer before."
+    canvas.text(0, y + 30, order, svg.SMALL)
     totals = " and ".join(counted(len(row), "launch", "launches") for row in ways.values())
     return single("What a layer launches on each GPU", f"A layer takes {totals}. {'. '.join(said)}.", canvas)
 
@@ -130,7 +130,7 @@ def _drawn_parts(
     and its work, in microseconds; so that with all of it in a row the layer takes `plain`, and with the work
     alone `dependent`. What is work goes to products by their `weights`, the rest by `_OTHER` each.
     """
-    row = by_way()["sums in the norms, dependent launches"]
+    row = by_way()["the fused way, overlapping"]
     shares = [weights.get(one.name.partition(" + ")[0], 0.0) for one in row]
     products, whole = sum(share > 0 for share in shares), sum(shares)
     if not products or not 0 < dependent < plain:
@@ -152,9 +152,10 @@ def launches_over_time(
     in them by what launches are charged and by the `weights` of products.
     """
     parts, canvas = _drawn_parts(plain, dependent, weights, launch), Canvas()
+    canvas.text(0, 12, "Measured: the two totals, between dashed lines. The parts inside are a sketch.")
     before = parts[0][1] + parts[0][2]  # of the first launch, while the layer before still works
     unit = (svg.WIDTH - 16) / (before + plain)
-    left, y, ends = 4 + before * unit, 0.0, []
+    left, y, ends = 4 + before * unit, 26.0, []
     for name, us in (("plain launches", plain), ("dependent launches", dependent)):
         overlaps, at = us == dependent, left
         names = [one.name for one, *_ in parts]
@@ -166,7 +167,8 @@ def launches_over_time(
                 if wide:
                     canvas.rect(start, lane, wide * unit, 24, fill)
                 start += wide * unit
-            label = names[k] if svg.wide(names[k], svg.SMALL) < works * unit - 6 else str(k + 1)
+            named = f"{k + 1} {names[k]}"
+            label = named if svg.wide(named, svg.SMALL) < works * unit - 6 else str(k + 1)
             canvas.cell(start, lane, works * unit, 24, label, svg.PALE if one.sums else SKY)
             at = start + works * unit
         high = 76.0 if overlaps else 24.0
@@ -186,21 +188,14 @@ def launches_over_time(
     half = (len(names) + 1) // 2
     for k, line in enumerate((names[:half], names[half:])):
         canvas.text(0, y + 32 + 15 * k, ", ".join(line), svg.SMALL)
-    fetching = sum(fetches > 0 for _, _, fetches, _ in parts)
-    notes = (
-        "Measured, between dashed lines: a token's time divided by its layers, with the output head's share.",
-        f"Not measured: what is in a row. A launch has the {parts[0][1]:.1f} µs charged, a product a length",
-        f"by its weights, and amber is {plain - dependent:.1f} − {len(parts)} × {parts[0][1]:.1f} µs, shared "
-        f"equally by {fetching} products.",
-        "A first dependent launch begins while the layer before still works.",
-    )
-    for k, note in enumerate(notes):
-        canvas.text(0, y + 68 + 15 * k, note, svg.SMALL)
-    title = f"A layer of {whose}, drawn from two measured totals"
+    note = f"A launch is drawn {parts[0][1]:.1f} µs long, a product by its weights; amber is the "
+    note += "rest of what is hidden."
+    canvas.text(0, y + 62, note, svg.SMALL)
+    title = f"A sketch of a layer of {whose}"
     says = (
         f"{whose}. Plain launches take {plain:.1f} µs a layer: each begins when the one before has ended. "
         f"Dependent launches take {dependent:.1f}: each begins, and fetches its first weights, while the "
         f"one before still works, which hides {plain - dependent:.1f} µs. {', '.join(names)}. Only the "
-        "lengths of the rows are measured."
+        "two totals are measured."
     )
     return single(title, says, canvas)

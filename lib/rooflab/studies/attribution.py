@@ -30,7 +30,7 @@ from rooflab.studies.base import Context, Count, Described, Profile, Sized, Stud
 MODEL = "qwen2.5-1.5b"
 COMPILED = "transformers.compile"
 CONTEXTS = (128, 1024, 4096, 8192)
-UNCOMPILED = (4096,)  # torch.compile takes half a minute a context, and there its line is straight
+UNCOMPILED = (4096, 8192)  # torch.compile takes half a minute a context
 PROMPTS = (128, 512, 1848, 8192)
 LENGTHS = (64, 16384, 32768)  # prompts of which a few layers are traced: shares are a layer's
 FEW = 2  # layers of those
@@ -106,7 +106,11 @@ class Attribution(Study):
         return [*decode(), *prefill(), *lengths(), *products_alone()]
 
     def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
-        traced = [case for case in self.cases(effort, device) if case.operator != "gemv"]
+        traced = [
+            case
+            for case in self.cases(effort, device)
+            if case.operator != "gemv" and (case.impl != COMPILED or case.seq in COUNTED)
+        ]
         both = [case for case in traced if case.seq in COUNTED and case.impl != COMPILED]
         return [("nsys", traced, None), ("cupti", both, None), ("ncu", counted(), METRICS)]
 

@@ -223,7 +223,7 @@ class Study:
         """How many samples a clock takes of a case: by the graph clock each is a mean over a chain, and in a
         named state each costs a rest or a neighbour.
         """
-        return 7 if case.state else 10 if case.clock.startswith("graph") else 20
+        return 5 if case.state else 10 if case.clock.startswith("graph") else 20
 
     def launch_us(self, case: Case, device: Device) -> float:
         """About what one launch takes on `device`, for estimates: half as long again as its bound."""

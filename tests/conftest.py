@@ -9,6 +9,7 @@ from typing import Any
 import nbformat
 import psutil
 import pytest
+import shares
 import warm_kernels
 from hypothesis import HealthCheck, settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -31,8 +32,15 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(1, min(cores + 1, memory // 10**9, 16))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long first: begun late, one would keep its process when the others have ended."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test marked `share(n)` an n-th of its cases. Files that take long come first: begun late, one would
+    keep its process when the others have ended.
+    """
+    dropped = [] if shares.ALL else shares.beyond(items)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        left = set(map(id, dropped))
+        items[:] = [item for item in items if id(item) not in left]
     long = ("tests/verify/", "tests/lab/", "tests/test_style")
     items.sort(key=lambda item: not item.nodeid.startswith(long))
 

@@ -1,9 +1,12 @@
-"""Shares of what would take too long whole: of kernels' combinations, those in which every pair occurs."""
+"""Shares of what would take too long whole. ROOFLAB_ALL_KERNELS=1 takes all."""
 
 import os
+import zlib
 from collections.abc import Iterable, Sequence
-from itertools import combinations
+from itertools import combinations, groupby
 from typing import Any
+
+import pytest
 
 ALL = bool(os.environ.get("ROOFLAB_ALL_KERNELS"))
 
@@ -27,3 +30,17 @@ def pairs(every: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def thinned(every: Sequence[Any], step: int = 2) -> list[Any]:
     """The last of several, and every `step`-th before it. ROOFLAB_ALL_KERNELS=1 takes all."""
     return list(every if ALL else every[::-1][::step][::-1])
+
+
+def beyond(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Of tests marked `share(n)`, the cases that are not run: all but an n-th, drawn by their names, as every
+    n-th in order could have one value in common.
+    """
+    marked = [item for item in items if item.get_closest_marker("share")]
+    found = []
+    for _, cases in groupby(marked, key=lambda item: item.nodeid.partition("[")[0]):
+        drawn = sorted(cases, key=lambda case: zlib.crc32(case.name.encode()))
+        marker = drawn[0].get_closest_marker("share")
+        assert marker is not None
+        found += drawn[-(-len(drawn) // marker.args[0]) :]
+    return found

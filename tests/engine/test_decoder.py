@@ -68,6 +68,7 @@ def check(spec, format, head_format, rung, count=6, blocks=3, **options):
     return state
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("rung", "format", "head_format"),
     # Each is a program to compile; test_operators.py gates each rung over one layer, in a format in turn.
@@ -95,6 +96,7 @@ MACROS = (
 )
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("sizes", "options", "format"),
     pairs(
@@ -116,6 +118,7 @@ def test_a_block_with_more_units_than_a_warp_keeps_sums_of(rung, head_format):
     check(tiny(layers=1, vocab=1024), "fp16", head_format, rung, count=2, blocks=2, WARPS=4)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("rung", ["1_kernel_per_phase", "3_persistent", "9_flags_in_data"])
 def test_a_context_in_parts(rung):
     """More keys than a block scores at a time, and more parts than one, also an odd number of them."""

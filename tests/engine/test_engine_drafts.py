@@ -42,6 +42,7 @@ def decided(spec, get, tokens, formats, count):
 WRONG = {FORMATS[0]: (0, 1, 3, 4), FORMATS[1]: (0, 3), FORMATS[2]: (1, 4)}
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("formats", "wrong"),
     [(formats, wrong) for formats in FORMATS for wrong in (WRONG[FORMATS[0]] if ALL else WRONG[formats])],
@@ -71,6 +72,7 @@ def test_drafts_hold_up_to_the_first_wrong_one_and_leave_what_decoding_leaves(fo
     assert one.ran["verify"] == 1 and one.ran["drafts held"] == wrong and one.ran["product dependent"] == 9
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("count", [1, 2, 8, 9, 16])
 def test_a_check_of_any_length_agrees_with_float64_draft_by_draft(count):
     spec, get, one = made()
@@ -102,6 +104,7 @@ class Contrary(engine.Engine):
         return (self.plain.get(position, 0) + 1) % self.vocab
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("formats", "length", "count", "kind"),
     thinned(

@@ -47,6 +47,7 @@ def weights():
     return gemma.pack(SPEC, GET, capacity=24)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("format", "head_format"), FORMATS)
 def test_prompts_pieces_and_steps_agree_with_float64(format, head_format):
     """A prompt past the window, pieces of it, and tokens decoded one by one."""

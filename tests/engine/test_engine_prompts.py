@@ -23,6 +23,7 @@ def made(formats, **paths):
     return spec, get, engine.Engine(spec, weights, paths=engine.Paths(**paths), blocks=3)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("formats", FORMATS, ids="-".join)
 def test_a_prompt_at_once_in_pieces_and_decoded_on_agrees_with_float64(formats):
     spec, get, one = made(formats, mmq=False, embed=formats[0] == "fp16")
@@ -77,6 +78,7 @@ def test_a_batch_agrees_with_float64_and_goes_its_own_way_in_each_sequence(forma
         many.prefill(prompts[:1])
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("formats", FORMATS, ids="-".join)
 def test_a_batch_makes_the_same_logits_by_each_of_its_ways(formats):
     spec, get, one = made(formats)

@@ -38,6 +38,7 @@ def decoded(one, formats, dependent=True):
     return after_prompt, [*first, *part.generate(COUNT - 1)], part.logits.copy(), dict(part.ran)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("by", TRANSPORTS)
 @pytest.mark.parametrize(
     ("formats", "dependent"),

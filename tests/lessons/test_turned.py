@@ -102,6 +102,7 @@ def test_a_replay_says_what_it_lacks_of_any_value(stem: str, name: str, value: o
     assert page.error is None, str(page)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("gpu", "turn"), share(list(itertools.product(GPUS, turns())), 5), ids=str)
 def test_a_lesson_measures_any_value_that_it_takes(
     gpu: str, turn: tuple[str, str, object], tmp_path: Path
@@ -122,6 +123,7 @@ def test_a_shape_beyond_the_list_is_measured_and_shown(tmp_path: Path) -> None:
     assert any(re.search("5,?120 [x×] 5,?120", str(each.outputs)) for each in page.shown)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("stem", "operators"),
     [
@@ -144,6 +146,7 @@ def test_a_lesson_measures_no_operator_in_states_that_it_does_not_show(
 AFTER = ["00a_environment", "00b_clocks", "05d_mmq", "05e_tokens", "06c_trust", "07_regimes", "08b_prefill"]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("gpu", "lacks"),
     itertools.product(GPUS, ((), INSTRUMENTS)) if ALL else [("t4", ()), ("t4", INSTRUMENTS)],

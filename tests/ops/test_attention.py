@@ -64,6 +64,7 @@ def check(name, q, k, v, tolerance=None, shared=False, options=None, **how):
     return admitted.error
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n", [1, 7, 17, 130])
 def test_every_rung_passes_the_gate_on_ragged_lengths(name, n):
@@ -82,6 +83,7 @@ MASKS = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_rung_sees_what_it_should(name, mask):
@@ -97,6 +99,7 @@ def test_query_heads_share_keys_and_values(name, heads, kv_heads):
 WIDTHS = (64, 80, 96, 112, 128, 256, 512)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("name", "head_dim"), thinned([(name, width) for name in NAMES for width in WIDTHS]))
 def test_heads_of_every_width(name, head_dim):
     q, k, v = operands(33, 33, 1, 1, head_dim)
@@ -107,6 +110,7 @@ def test_heads_of_every_width(name, head_dim):
     check(name, q, k, v)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("arch", ["75", "80", "89", "90"])
 @pytest.mark.parametrize("name", TILES)
 def test_every_tile_that_a_chip_is_given_is_right(name, arch):
@@ -116,6 +120,7 @@ def test_every_tile_that_a_chip_is_given_is_right(name, arch):
             check(name, *operands(70, 70, 1, 1, head_dim), options=op.tile_of(rung, head_dim, arch))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_keys_that_are_the_values_too_are_read_from_one_array(name):
     q, k, _ = operands(70, 70, 2, 1, width(name))
@@ -292,6 +297,7 @@ def test_heads_beyond_what_any_rung_does_are_refused():
 CHIPS = {"75": (64, 112, 256), "80": (512,), "89": (128, 512), "90": (64, 112, 128, 256, 512)}
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("rung", "chip", "shared"),
     thinned(

@@ -83,6 +83,7 @@ SHAPES: list[tuple[int, int, tuple[int, int], dict]] = [
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("name", "head_dim", "shape"),
     thinned(pairs((*width, shape) for width in WIDTHS for shape in SHAPES), step=3),
@@ -95,6 +96,7 @@ def test_the_hopper_rungs_are_right(name, head_dim, shape):
     assert error <= 2 * baseline(q, k, v, **how)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("n", "context", "heads", "how"),
     [
@@ -109,6 +111,7 @@ def test_keys_that_are_the_values_too_are_copied_once(n, context, heads, how):
     assert np.abs(out - reference.attention(q, k, k, **how)).max() <= 2 * baseline(q, k, k, **how)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("name", "head_dim", "options"),
     thinned(
@@ -163,6 +166,7 @@ def needs_nvrtc():
         pytest.skip(str(error))
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("name", "head_dim", "window", "brain"),
     thinned(
@@ -182,6 +186,7 @@ def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim, wind
     assert report.shared_bytes + op.launch_of(rung, macros).shared <= 227 * 1024, macros
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("name", "tile", "numbers"),
     thinned(

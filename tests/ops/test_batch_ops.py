@@ -37,6 +37,7 @@ def near(got, expected, rounded=False):
     return np.abs(got - expected).max() <= allowed
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(("n", "k", "batch"), [(64, 128, 1), (192, 256, 8), (128, 384, 9), (64, 640, 32)])
 def test_a_product_is_right_in_every_format_whole_and_in_parts(format, n, k, batch):
@@ -155,6 +156,7 @@ def test_what_a_product_does_not_take_is_refused_in_a_sentence():
         batch_ops.parts_of(72, 128, 4, "fp16", 3)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("tokens", [2, 9])
 def test_heads_of_drafts_are_turned_and_kept_at_places_in_a_row(format, tokens):
@@ -192,6 +194,7 @@ STARTS = (
 )
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("shape", "start"), thinned([(shape, start) for start in STARTS for shape in SHAPES])
 )

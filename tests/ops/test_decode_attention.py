@@ -69,6 +69,7 @@ def test_query_heads_share_keys_and_values(name, heads, kv_heads):
 WIDTHS = [(d, rung.name) for d in (16, 48, 80, 96, 112, 128, 144, 256, 512) for rung in op.decode_rungs(d)]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("head_dim", "name"), thinned(WIDTHS))
 def test_heads_of_every_width(name, head_dim):
     check(name, 75, 2, 1, head_dim)

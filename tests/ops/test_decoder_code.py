@@ -28,6 +28,7 @@ def built(name, format, head, model="qwen2.5-1.5b"):
         pytest.skip(str(error))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("name", "format", "head"),
     thinned(

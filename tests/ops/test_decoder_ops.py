@@ -76,6 +76,7 @@ def test_tokens_are_drawn_as_softmax_says():
     assert any(row[2, 0] != row[2, 1] for row in rows)  # sequences draw by themselves
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("tokens", "gate"), thinned([(tokens, gate) for gate in (False, True) for tokens in decoder_ops._TOKENS])
 )

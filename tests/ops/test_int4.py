@@ -61,6 +61,7 @@ def test_every_portable_rung_passes_the_gate_on_ragged_shapes(rung):
             gate.admit(work(rung, n, k, batch)).recheck()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("name", "batch", "options"),
     [
@@ -224,6 +225,7 @@ def shared_of(rung, n, k, batch, macros):
     return int4.launch_of(rung, n, k, batch, macros).shared
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("slug", ["h200", "h100-pcie", "rtx-4070", None])
 def test_every_choice_fits_its_device(slug):
     """Of the table, and of the rule where it has none: enough tokens, no more shared memory than there is, no

@@ -86,6 +86,7 @@ def run(how, n, k, batch, change=lambda source: source, rung=BULK, **options):
     return float(np.abs(y - expected).max()), budget, seen
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("n", "k", "batch", "options"),
     [
@@ -171,6 +172,7 @@ SHARING = [  # by tiles of y: how many are taken whole, and how many blocks shar
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("n", "k", "batch", "options"), SHARING)
 def test_rung_13_is_right(n, k, batch, options):
     error, budget, _ = run(simt.run, n, k, batch, rung=SHARED, **options)

@@ -86,6 +86,7 @@ IN_PARTS = [  # of rungs that divide a tile so
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("rung", "n", "k", "batch", "options"),
     [(rung, *shape) for rung in RUNGS for shape in (*SHARED, *(IN_PARTS if "PARTS" in rung.defines else ()))],

@@ -100,6 +100,7 @@ def test_tuned_rungs_pass_the_gate(rung, options):
     gate.admit(work(chosen, 35, 1152, batch, options)).recheck()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("arch", thinned(["75", "80", "86", "90", "89", "100", "120"], step=3))
 def test_every_chosen_macro_compiles_unspilled_within_64_kib(arch):
     for rung in LADDER[4:]:

@@ -92,6 +92,7 @@ def test_what_is_no_timeline_is_refused():
         timeline.marks(None, None, state, "2_pdl")
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", thinned(decoder.PERSISTENT, step=3))
 def test_marks_compile_without_spills_and_only_when_asked(name):
     shape = engine.spec("qwen2.5-1.5b").shape

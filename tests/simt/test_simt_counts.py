@@ -83,6 +83,7 @@ def widths_in_sass(case, opcode):
 RUNGS = sorted({(case.operator, case.impl) for case in CASES})
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("rung", thinned(RUNGS, step=3), ids="/".join)
 def test_the_machine_code_loads_and_stores_in_the_widths_of_the_source(rung):
     """No load of the source is split in two, none are merged into a wider one."""
@@ -108,6 +109,7 @@ def recorded(case):
     return row
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_requests_and_sectors_are_those_that_ncu_counted(case):
     row = recorded(case)

@@ -101,6 +101,7 @@ def test_a_loop_over_memory_is_ended_by_its_accesses_too():
 PLAIN = ["all_until_arithmetic", "one_until_function", "last_block_never_sine", "all_ever_barrier"]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", PLAIN)
 def test_without_watching_time_is_the_limit(name, monkeypatch):
     monkeypatch.setattr(RUNNER, "LIMIT", simt.Limit(1, 0))

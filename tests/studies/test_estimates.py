@@ -87,8 +87,8 @@ def test_the_recorded_runs_took_about_what_is_said():
                 and touched >= asked_of(runs.loc[run, "command"])
             ):
                 whole.append(run)
-                # The estimate is of measuring now. These runs took more samples, rested longer before a burst,
-                # and their gate compared copies one by one.
+                # The estimate is of measuring now. These runs took more samples, rested longer before a
+                # burst, and their gate compared copies one by one.
                 assert found[run].seconds > took_s[run] / 2, f"{run}: {found[run]} for {took_s[run]} s"
         later |= touched
     assert whole, "no run whose rows are all its own"

@@ -15,7 +15,7 @@ from rooflab.records.fingerprint import SKIPPED
 from rooflab.records.store import NO_STUDY, derive
 
 MAX_FILE_BYTES = 400_000
-MIN_SAMPLES = 10
+MIN_SAMPLES = 5
 MAX_ROOF_FRACTION = 1.02  # clocks and rotation leave a roof 2 % uncertain; above it something was not counted
 _PROFILERS = ("ncu", "cupti")  # their times are of few replays by nature
 

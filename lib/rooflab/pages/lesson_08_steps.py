@@ -51,7 +51,7 @@ def rungs(climbs: dict[str, Any], format: str) -> None:
 
 def step(climbs: dict[str, Any], format: str, *names: str) -> None:
     """Say how many times the speed of what they build on rungs have, `format` first."""
-    order = sorted(climbs, key=lambda each: each != format)
+    order, said = sorted(climbs, key=lambda each: each != format), []
     for name in names:
         rows = [row for each in order for row in climbs[each].itertuples() if row.impl == name]
         found = [(row, short_name(row.below)) for row in rows if row.gain == row.gain and row.below]
@@ -64,7 +64,9 @@ def step(climbs: dict[str, Any], format: str, *names: str) -> None:
             for k, (row, below) in enumerate(found)
         ]
         called = f"`{name}`: " if len(names) > 1 else ""
-        display.say(f"{called}**{words[0]}**{''.join(f', {each}' for each in words[1:])}.")
+        said.append(f"{called}**{words[0]}**{''.join(f', {each}' for each in words[1:])}.")
+    if said:
+        display.say(" ".join(said))
 
 
 def fused(climbs: dict[str, Any]) -> None:
@@ -108,10 +110,10 @@ def since(climbs: dict[str, Any], format: str, name: str, before: str) -> None:
     """Say what the rungs after `before` up to `name` gain together where that is level in a format."""
     tok = climbs[format].set_index("impl").tok_s if len(climbs[format]) else {}
     if name in tok and before in tok and 1 / crossover.LEVEL <= tok[name] / tok[before] <= crossover.LEVEL:
-        word = ablation.FORMATS[format]
+        first, last = int(before.partition("_")[0]) + 1, name.partition("_")[0]
         display.say(
-            f"Over {short_name(before)} that is {tok[name] / tok[before]:.2f} times in {word}: level. So in "
-            f"{word} the rungs since then gain nothing that counts."
+            f"Over {short_name(before)} that is {tok[name] / tok[before]:.2f} times in "
+            f"{ablation.FORMATS[format]}: level. Rungs {first} to {last} together gain nothing there."
         )
 
 

@@ -23,7 +23,7 @@ from rooflab.pages import lesson_05c, lesson_06b_rungs, lesson_09b
 from rooflab.paths import KERNELS
 from rooflab.records.fingerprint import fresh
 from rooflab.records.store import Store
-from rooflab.studies import attribution, drawn, launch_rule, mmq, traces
+from rooflab.studies import attribution, decode, drawn, launch_rule, mmq, traces
 from rooflab.verify import mutations
 from rooflab.view import diagram
 from rooflab.view.diagram import (
@@ -114,7 +114,7 @@ def all_of(here):
         "issue slots": diagram.issue_slots(CHIPS, halves=CHIPS[1:]),
         "ring": diagram.ring(takes),
         "pipeline": diagram.pipeline(takes),
-        "layer": diagram.layer(diagram.ways(here)),
+        "layer": diagram.layer(diagram.ways(here, "fp16", {}), "FP16"),
         "split layer": diagram.split_layer(),
         "launches of a layer": diagram.launches_of_a_layer(),
         "dependent launch": diagram.dependent_launch(),
@@ -661,18 +661,15 @@ def test_more_loads_under_way_are_more_done():
 
 
 def test_a_layer_is_drawn_from_what_was_recorded(h200):
-    found = layers.ways(h200)
-    names = [way.name for way in found]
-    assert names[:3] == ["eager", "graph", "1_kernel_per_phase"] and "3_persistent" in names
-    eager, graph = found[0], found[1]
-    assert eager.us > graph.us and len(eager.spans) == len(graph.spans)
-    assert all(
-        span.start >= 0 and span.start + span.us <= way.us * 1.02 for way in found for span in way.spans
-    )
-    slower = [way._replace(us=2 * way.us) if way.name == "graph" else way for way in found]
-    assert diagram.layer(found).svg() != diagram.layer(slower).svg()
+    found = layers.ways(h200, "fp16", {})
+    assert [way.name for way in found] == [*decode.rungs(h200.sized)]
+    assert all(way.us > way.bytes_us > 0 for way in found)
+    library = diagram.library(h200)
+    assert library["eager"] > library["graph"] > found[0].us
+    slower = [way._replace(us=2 * way.us) if way.name == "2_pdl" else way for way in found]
+    assert diagram.layer(found, "FP16").svg() != diagram.layer(slower, "FP16").svg()
     with pytest.raises(UsageError, match="at least one recorded way"):
-        diagram.layer([])
+        diagram.layer([], "FP16")
 
 
 def test_a_capture_is_drawn_from_the_chain_s_times_and_launches(h200, monkeypatch):

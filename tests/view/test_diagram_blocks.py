@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from rooflab.errors import UsageError
 from rooflab.hardware import device
-from rooflab.pages import lesson_08_clock, lesson_08_timeline
+from rooflab.pages import lesson_08, lesson_08_clock, lesson_08_timeline
 from rooflab.profile import timeline
 from rooflab.studies import decode
 from rooflab.view import diagram
@@ -88,28 +88,43 @@ def test_a_page_without_rows_says_what_is_not_yet_measured(h200, monkeypatch, ca
     assert len(said) == 1 and "not yet measured" in said[0] and "`3_persistent`" in said[0]
 
 
-def test_a_clocked_phase_lasts_until_its_last_block_or_the_next_phase():
-    spans = layers.phases_of(layer())
-    assert [span.name for span in spans] == ["QKV", "attention", "output", "gate, up", "down"]
-    assert [(span.start, span.us) for span in spans[:3]] == [(1.0, 3.0), (5.0, 4.0), (11.0, 3.0)]
+def test_a_clocked_phase_lasts_until_half_of_the_blocks_have_the_next_one_s_input():
+    us = layers.clocked(layer())
+    whole = by_block.spans(layer())["end"].max()
+    assert us[:2] == (4.0, 6.0) and len(us) == 5 and sum(us) == pytest.approx(whole)
     slow = layer()
-    slow.loc[0, ["qkv_end_us", "down_end_us"]] = 9.0, 30.0  # past half of the blocks' next phase; the last
-    later = layers.phases_of(slow)
-    assert later[0].us == 4.0 and later[-1].us == 9.0
-    shorter = layers.within(spans, 12.0)
-    assert shorter[-1].start + shorter[-1].us == pytest.approx(12.0) and layers.within(spans, 99.0) == spans
+    slow.loc[0, "down_end_us"] = whole + 6  # a block that ends late delays the next layer
+    assert layers.clocked(slow) == (*us[:-1], us[-1] + 6)
+
+
+def test_bytes_that_a_phase_has_no_time_for_count_to_those_before_it():
+    way = layers.Way("it", 10.0, (3.0, 1.0, 2.0, 3.0, 1.0), (1e6, 0.0, 1e6, 5e6, 2e6), 1000.0)
+    assert way.bytes_us == 9.0 and way.beside_us == 1.0
+    assert layers.by_bytes(way) == [2.0, 1.0, 2.0, 3.0, 1.0]
+    assert layers.by_bytes(way._replace(bytes=(2e6, 0.0, 0.0, 0.0, 0.0))) == [2.0, 0.0, 0.0, 0.0, 0.0]
+    assert layers.by_bytes(way._replace(bytes=(5e6, 0.0, 0.0, 0.0, 0.0))) == [3.0, 0.0, 0.0, 1.0, 1.0]
 
 
 def test_a_layer_is_taken_apart_only_by_what_was_recorded(h200, monkeypatch):
-    clocked = {way.name: way for way in layers.ways(h200)}
-    assert clocked["3_persistent"].known == "clocked" and len(clocked["3_persistent"].spans) == 5
-    assert clocked["2_pdl"].known == "" and "2_pdl takes" in diagram.layer([clocked["2_pdl"]]).says
-    held = h200.held
-    monkeypatch.setattr(h200, "held", lambda s, c, tool="": [] if tool == "timeline" else held(s, c, tool))
-    without = {way.name: way for way in layers.ways(h200)}
-    assert (
-        without["3_persistent"].known == ""
-        and "not taken apart" in diagram.layer([without["3_persistent"]]).svg()
-    )
-    pair = [diagram.layer([found["3_persistent"]]).svg() for found in (clocked, without)]
-    assert pair[0] != pair[1]
+    clocks = lesson_08_clock.taken(h200)
+    found = {way.name: way for way in layers.ways(h200, "int4_g128", clocks)}
+    for name in ("1_kernel_per_phase", "3_persistent", "9_flags_in_data"):
+        assert len(found[name].phases) == 5 and sum(found[name].phases) == pytest.approx(found[name].us)
+    assert found["2_pdl"].phases == () and "2_pdl takes" in diagram.layer([found["2_pdl"]], "INT4").says
+    without = {way.name: way for way in layers.ways(h200, "int4_g128", {})}
+    alone = diagram.layer([without["3_persistent"]], "INT4").svg()
+    assert "not timed by phase" in alone != diagram.layer([found["3_persistent"]], "INT4").svg()
+    said, drawn = [], []
+    monkeypatch.setattr(lesson_08.display, "say", said.append)
+    monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: drawn.append(drawing))
+    lesson_08.layers_drawn(h200, "int4_g128")
+    assert "1_kernel_per_phase takes" in drawn[0].says and "2_pdl" not in drawn[0].says
+    first, last = found["1_kernel_per_phase"], found["9_flags_in_data"]
+    assert f"falls from {first.beside_us:.1f} to {last.beside_us:.1f} µs" in said[0]
+    assert "the 141 phases of a token" in said[0] and "1,110 µs (eager)" in drawn[0].svg()
+    monkeypatch.setattr(lesson_08_clock, "taken", lambda _: {})
+    lesson_08.layers_drawn(h200, "int4_g128")
+    assert "2_pdl takes" in drawn[1].says
+    monkeypatch.setattr(diagram, "ways", lambda *_: [])
+    lesson_08.layers_drawn(h200, "int4_g128")
+    assert "no rung was timed" in said[2] and len(drawn) == 2

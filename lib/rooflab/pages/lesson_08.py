@@ -11,7 +11,7 @@ from rooflab.analysis import ablation, way
 from rooflab.claims import scorecard
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import Opening, Rows, bars, goals_one_by_one
+from rooflab.pages import Opening, Rows, bars, goals_one_by_one, lesson_08_clock
 from rooflab.pages.lesson_08_ladder import climbed as climbed
 from rooflab.pages.lesson_08_ladder import equal_heads, level_formats
 from rooflab.pages.lesson_08_ladder import ladders as ladders
@@ -43,17 +43,21 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
         "find what a token waits for when memory is not the limit",
     )
     keys = [(step.impl, step.format) for step in climbed.itertuples()]
-    steps = mine.set_index(["impl", "format"]).loc[keys].reset_index()
+    timed = mine.set_index(["impl", "format"])
+    steps = timed.loc[keys].reset_index()
     first, best = steps.iloc[0], steps.sort_values("tok_s").iloc[-1]
-    answer = f"{first.impl} makes {_few(first.tok_s)} tokens a second on the {gpu}; "
-    answer += f"{'our fastest kernel' if best.kind == 'own' else best.impl}, with "
+    pair = way.same_weights(lab.store)
+    answer = f"{first.impl} makes {_few(first.tok_s)} tokens a second of {decode.MODEL} on the {gpu}; "
+    if pair is not None and first.format == "fp16" != best.format:
+        answer += f"on the same FP16 weights our fastest kernel makes {pair[1]['tok_s']:,.0f}; "
+    answer += f"{'our fastest' if best.kind == 'own' else best.impl}, with "
     answer += f"{ablation.FORMATS[best.format]} weights, makes {best.tok_s:,.0f}, "
     answer += f"{best.roof_fraction:.0%} of what memory's rate allows with these weights. "
     left = beside_bytes(steps, lab.roof["dram_read"].value).loc[best.name]
     if left.each > 0:
-        answer += f"The rest is waiting: a token takes {left.phases} phases of work, one after the other, "
-        answer += f"and each costs {left.each:.1f} µs beside its bytes. "
-    if (pair := way.same_weights(lab.store)) is not None:
+        answer += f"The rest is waiting: a token takes {left.phases} *phases*, pieces of work that run one "
+        answer += f"after the other, and each costs {left.each:.1f} µs beside its bytes. "
+    if pair is not None:
         theirs, ours = pair
         compared = [f"{times(ours['tok_s'] / first.tok_s)} times as many as {first.impl}"] * (
             first.format == "fp16"
@@ -63,16 +67,17 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
             f"{theirs['impl']} ({theirs['tok_s']:,.0f})",
             *_published(rows, lab),
         ]
-        answer += (
-            f"On the same FP16 weights our fastest kernel makes {ours['tok_s']:,.0f}: {listed(compared)}."
-        )
+        answer += f"In FP16 our fastest kernel makes {listed(compared)}."
     answer = answer.strip()
+    fair = [(row["impl"], row["format"]) for row in pair or ()]  # what the answer compares, not on the ladder
+    keys += [key for key in fair if key not in keys and key in timed.index]
+    keys.sort(key=lambda key: (list(ablation.FORMATS).index(key[1]), list(ablation.WAYS).index(key[0])))
     names = [f"{ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for i, f in keys]
     roof = ("INT4 memory", best.tok_s / best.roof_fraction, "tok/s")
     head = decode.FORMATS[best.format]
     title = f"The decoder's ladder, one sequence, output head in {ablation.FORMATS[head]}"
     roof = (roof[0].replace("INT4", ablation.FORMATS[best.format]), *roof[1:])
-    return answer, able, bars(steps, names, gpu, title, roof, y="tok_s")
+    return answer, able, bars(timed.loc[keys].reset_index(), names, gpu, title, roof, y="tok_s")
 
 
 def _few(rate: float) -> str:
@@ -93,11 +98,31 @@ def _published(rows: Rows, lab: Lab) -> list[str]:
     return [f"{ours.tok_s.iloc[0] / most:.2f} times llama.cpp's published {most:,.0f}"]
 
 
-def layers_drawn(lab: Lab) -> None:
-    """Draw a layer over time by each way on the ladder; by all that were recorded where none is on it."""
-    found = diagram.ways(lab, "fp16")
-    names = {step.impl.removeprefix("transformers.") for step in way.STEPS}
-    diagram.layer([each for each in found if each.name in names] or found).show()
+def layers_drawn(lab: Lab, format: str) -> None:
+    """Draw a layer over time by the rungs on the ladder whose phases were timed in a format, by all rungs
+    where fewer than two were; and say which part of it the rungs shorten.
+    """
+    clocks = lesson_08_clock.taken(lab)
+    chosen = next((each for each in (format, *ablation.FORMATS) if diagram.ways(lab, each, clocks)), format)
+    found = diagram.ways(lab, chosen, clocks)
+    if not found:
+        display.say(f"On the {lab.run.gpu} no rung was timed.")
+        return
+    names = {step.impl for step in way.STEPS}
+    drawn = [each for each in found if each.phases and each.name in names]
+    drawn = drawn if len(drawn) > 1 else found
+    whole = listed(f"{us:,.0f} µs ({name})" for name, us in diagram.library(lab).items())
+    note = f"Not drawn: the library's layer with FP16 weights, {whole}." if whole else ""
+    diagram.layer(drawn, ablation.FORMATS[chosen], note).show()
+    first, last, layers = drawn[0], drawn[-1], model_shapes.get(decode.MODEL).layers
+    text = f"{layers} layers of five phases and the output head are the {5 * layers + 1} phases of a token."
+    before, after = first.beside_us, last.beside_us
+    if before > after > 0:
+        text += (
+            f" From `{first.name}` to `{last.name}` a layer's bytes stay {first.bytes_us:.1f} µs; **what is "
+            f"beside them falls from {before:.1f} to {after:.1f} µs.**"
+        )
+    display.say(text)
 
 
 def bytes_and_roofs(lab: Lab, model: Any) -> Any:
@@ -130,8 +155,8 @@ def logit_errors(here: Rows) -> None:
     heads = {"weights_as": "weights", "impl": "way", "error": "error of a logit", "error_budget": "allowed"}
     timed = here[here.kind == "own"]
     display.say(
-        f"**All {len(timed)} ways of ours passed**, and {len(here) - len(timed)} others beside them. No "
-        "logit of the rungs is further from float64 than "
+        f"**All {len(timed)} of ours passed**, a step with a format each, and {len(here) - len(timed)} "
+        "others beside them. No logit of the rungs is further from float64 than "
         f"{here[here.impl.isin(decode.RUNGS)].error.max():.3f}."
     )
     table = (
@@ -248,14 +273,15 @@ def rates_by_context(rows: Rows, lab: Lab, gpu: str) -> Rows:
 def cost_of_context(long: Rows, roof: Any) -> None:
     """Say how much longer a token takes at the longest context, and how much of it is bytes."""
     ends = long.sort_values("seq").groupby("weights_as", sort=False)
-    words, slow, other, added = [], False, False, []
+    words, slow, other, added = [], False, {}, []
     for name, side in ends:
         if side.seq.nunique() > 1:
             first, final = side.iloc[0], side.iloc[-1]
             more = (final.bytes - first.bytes) / roof.value / 1e3
             longer = final.median_us - first.median_us
             words.append(f"{longer:,.0f} µs in {name}")
-            other = other or first.impl != final.impl
+            if first.impl != final.impl:
+                other.setdefault(f"`{final.impl}`", []).append(name)
             added.append(f"{more:,.0f}")
             slow = slow or longer > 2 * more
     if words:
@@ -263,8 +289,17 @@ def cost_of_context(long: Rows, roof: Any) -> None:
             f"From {long.seq.min():,.0f} tokens before it to {long.seq.max():,.0f} a token takes longer by "
             f"{listed(words)}. The cache's added bytes explain "
             f"{listed(dict.fromkeys(added))} µs of each. "
-            + ("The rest is not bytes." if slow else "")
-            + (" The fastest rung is another at the longest context." if other else "")
+            + (
+                "The rest is attention's work beside its bytes: no other phase has more to do. "
+                if slow
+                else ""
+            )
+            + (
+                f"After {long.seq.max():,.0f} tokens the fastest rung is "
+                f"{listed(f'{rung} in {listed(names)}' for rung, names in other.items())}."
+                if other
+                else ""
+            )
         )
 
 

@@ -59,10 +59,11 @@ def ring(clocks: Clocks, name: str, below: str) -> str:
     empty where there is none.
     """
     formats = [f for f in ablation.FORMATS if (name, f) in clocks and (below, f) in clocks]
-    wins, flat = [], []
+    wins, flat, part = [], [], {}
     for format in formats:
         before, after = (by_block.sums(clocks[rung, format]) for rung in (below, name))
         word = ablation.FORMATS[format]
+        part[word] = before[1], sum(before)
         if before[1] - after[1] > _LITTLE * sum(before):
             wins.append(word)
         elif sum(after) - after[1] > sum(before) - before[1]:
@@ -71,6 +72,9 @@ def ring(clocks: Clocks, name: str, below: str) -> str:
     said += (
         [f"In {listed(flat)} it saves hardly anything of them, and the rest takes longer."] if flat else []
     )
+    if wins and flat and part[flat[0]][0] < part[wins[0]][0]:
+        few, many = ("{:.1f} of a layer's {:.1f} µs".format(*part[each[0]]) for each in (flat, wins))
+        said.append(f"In {flat[0]} there is less to save: products take {few}, in {wins[0]} {many}.")
     return " ".join(said)
 
 

@@ -60,8 +60,8 @@ def _by_format(chosen: Rows, best: str) -> str:
     costs = after.each.tolist()
     if best != _FIRST and len(costs) > 1 and all(a < b for a, b in pairwise(costs)):
         text += (
-            f"In `{best}` it costs the more the fewer bytes a token has: copies of the next weights fill the "
-            "waits, and small weights fill less of them."
+            f"In `{best}`, on this model with the usual heads, it costs the more the fewer bytes a token "
+            "has: copies of the next weights fill the waits, and small weights fill less of them."
         )
     return text.strip()
 

@@ -51,7 +51,7 @@ def rungs(climbs: dict[str, Any], format: str) -> None:
 
 def step(climbs: dict[str, Any], format: str, *names: str) -> None:
     """Say how many times the speed of what they build on rungs have, `format` first."""
-    order = sorted(climbs, key=lambda each: each != format)
+    order, said = sorted(climbs, key=lambda each: each != format), []
     for name in names:
         rows = [row for each in order for row in climbs[each].itertuples() if row.impl == name]
         found = [(row, short_name(row.below)) for row in rows if row.gain == row.gain and row.below]
@@ -59,12 +59,14 @@ def step(climbs: dict[str, Any], format: str, *names: str) -> None:
             continue
         alike = len({below for _, below in found}) == 1
         words = [
-            f"{row.gain:.2f} times {'' if alike and k else f'the speed of {below} '}in "
+            f"{row.gain:.2f} times {'' if alike and k else f'the speed of {_code(below)} '}in "
             f"{ablation.FORMATS[row.format]}"
             for k, (row, below) in enumerate(found)
         ]
         called = f"`{name}`: " if len(names) > 1 else ""
-        display.say(f"{called}**{words[0]}**{''.join(f', {each}' for each in words[1:])}.")
+        said.append(f"{called}**{words[0]}**{''.join(f', {each}' for each in words[1:])}.")
+    if said:
+        display.say(" ".join(said))
 
 
 def fused(climbs: dict[str, Any]) -> None:
@@ -82,9 +84,16 @@ def fused(climbs: dict[str, Any]) -> None:
         )
 
 
-def at_phase_end() -> None:
-    """Say how many slots are left empty, and which ring later rungs take in which format."""
-    said = lesson_08_timeline.slots_left_empty()
+def _code(below: str) -> str:
+    """A step's name in a sentence: one that is a word is set as code."""
+    return below if " " in below else f"`{below}`"
+
+
+def at_phase_end(clocks: Clocks) -> None:
+    """Say in which formats more copies shorten products, and which ring later rungs take in which format;
+    folded, how many slots are left empty.
+    """
+    said = lesson_08_clock.ring(clocks, _RING, "3_persistent")
     wins = [f for f, ring in decode.RINGS.items() if ring == _RING]
     rest = [f for f in decode.RINGS if f not in wins]
     if wins and rest:
@@ -93,7 +102,19 @@ def at_phase_end() -> None:
             f" Later rungs, as built for an H200, take the ring of rung 6 in {words[0]}, that of rung 5 in "
             f"{words[1]}."
         )
-    display.say(said)
+    display.say(said.strip())
+    display.fold_parts("How many slots a warp leaves empty", [lesson_08_timeline.slots_left_empty()])
+
+
+def since(climbs: dict[str, Any], format: str, name: str, before: str) -> None:
+    """Say what the rungs after `before` up to `name` gain together where that is level in a format."""
+    tok = climbs[format].set_index("impl").tok_s if len(climbs[format]) else {}
+    if name in tok and before in tok and 1 / crossover.LEVEL <= tok[name] / tok[before] <= crossover.LEVEL:
+        first, last = int(before.partition("_")[0]) + 1, name.partition("_")[0]
+        display.say(
+            f"Over {short_name(before)} that is {tok[name] / tok[before]:.2f} times in "
+            f"{ablation.FORMATS[format]}: level. Rungs {first} to {last} together gain nothing there."
+        )
 
 
 def losses(climbs: dict[str, Any], format: str, rows: Rows, clocks: Clocks) -> None:

@@ -53,8 +53,7 @@ def blocks_over_time(lab: Lab, clocks: Clocks, climbs: dict[str, Rows]) -> None:
     forms = dict.fromkeys(("us", *PARTS), "{:.1f}")
     parts: list[Any] = [_CLOCK + summary, diagram.blocks(pd.concat(drawn.values())).html()]
     parts.append((table, heads, forms, caption))
-    said = lesson_08_clock.ring(clocks, "6_producer_warps", "3_persistent")
-    parts += filter(None, (said, lesson_08_clock.disagreements(clocks, climbs)))
+    parts += filter(None, [lesson_08_clock.disagreements(clocks, climbs)])
     display.fold_parts("One layer, block by block, by the clock inside the kernel", parts)
 
 

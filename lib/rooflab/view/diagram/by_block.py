@@ -55,17 +55,12 @@ def spans(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
-def phases(rows: pd.DataFrame) -> list[tuple[float, float]]:
-    """When each phase of a recorded layer is at work (us): from when half of the blocks have their input (in
-    attention, have begun) until the last has ended, or half of them have begun with the next phase.
+def starts(rows: pd.DataFrame) -> list[float]:
+    """When each phase of a recorded layer starts (us): when half of the blocks have their input; in
+    attention, when half have begun.
     """
-    names, found = timeline.PHASES[:-1], []
-    for here, after in zip(names, (*names[1:], ""), strict=True):
-        begun = rows[f"{here}_{'begin' if here == 'attend' else 'ready'}_us"].median()
-        next_begun = rows[f"{after}_begin_us"].median() if after else float("inf")
-        ended = min(float(rows[f"{here}_end_us"].max()), float(next_begun))
-        found.append((float(begun), max(float(begun), ended)))
-    return found
+    marks = [f"{phase}_{'begin' if phase == 'attend' else 'ready'}_us" for phase in timeline.PHASES[:-1]]
+    return [float(rows[mark].median()) for mark in marks]
 
 
 def shares(rows: pd.DataFrame) -> pd.Series:

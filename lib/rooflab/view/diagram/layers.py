@@ -1,7 +1,10 @@
-"""One layer of a decoder as bars over time, from recorded profiles and rows."""
+"""One layer of a decoder, phase by phase: what its bytes take, and all that is beside them, from recorded
+profiles and rows.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -9,224 +12,184 @@ import pandas as pd
 from rooflab.analysis import ablation, time_breakdown
 from rooflab.errors import MissingRecording, UsageError
 from rooflab.numerics import model_shapes
-from rooflab.profile import parts
 from rooflab.studies import attribution, decode
 from rooflab.studies.launch_rule import named
 from rooflab.view.diagram import by_block, svg
-from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, Canvas, Drawing
+from rooflab.view.diagram.svg import AMBER, BLUE, NONE, Canvas, Drawing, single
 
 _LAYER = 14  # any but the first is like the others
-_SHORT = ("QKV", "attention", "output", "gate, up", "down")  # names of decode.PHASES in a bar
-
-
-class Span(NamedTuple):
-    """A stretch of a layer's time: its name, its start and length in us, and of what kind: "weights" (a
-    product) or "other" work.
-    """
-
-    name: str
-    start: float
-    us: float
-    kind: str
+_SHORT = ("QKV", "attend", "output", "gate, up", "down")  # names of decode.PHASES above a bar
+# What holds a rung's phases apart.
+_SAYS = {
+    "1_kernel_per_phase": "five launches a layer",
+    "2_pdl": "launches that overlap",
+    "3_persistent": "one launch, grid barriers",
+    "9_flags_in_data": "one launch, flags",
+}
+_NAME = svg.SMALL - 1.0  # size of such a name
 
 
 class Way(NamedTuple):
-    """A way of running a layer: name, us until the next layer begins, what happens in them, and how that is
-    known: "traced", "clocked" inside the kernel, or "" where it is not.
+    """A way of running a layer: name, us until the next layer begins, the us of each phase (none where they
+    were not timed), each phase's bytes, and the read roof in GB/s.
     """
 
     name: str
     us: float
-    spans: list[Span]
-    known: str = "traced"
-    bytes_us: float = 0.0  # what the layer's bytes take at the read roof; drawn beneath where it is given
+    phases: tuple[float, ...]
+    bytes: tuple[float, ...]
+    roof: float
+
+    @property
+    def bytes_us(self) -> float:
+        """What the layer's bytes take at the read roof."""
+        return sum(self.bytes) / self.roof / 1e3
+
+    @property
+    def beside_us(self) -> float:
+        """What it takes beside them, of rounded times: a reader finds the same difference."""
+        return max(0.0, round(self.us, 1) - round(self.bytes_us, 1))
 
 
-def ways(lab: Any, format: str = "fp16") -> list[Way]:
-    """How a layer of the course's model is run, slowest first, of what the lab's recording holds: eager and
-    in a graph (traced launches), a kernel a phase (traced phases), and the steps after it: by the clock
-    inside the kernel where one was recorded, else their time a layer beside what the read roof asks for its
-    bytes.
+def ways(lab: Any, format: str, clocks: Mapping[tuple[str, str], pd.DataFrame]) -> list[Way]:
+    """How a layer of the course's model is run by each rung with the weights `format`, of what the lab's
+    recording holds: the first with its traced phases, later ones with those of `clocks`, by the clock inside
+    the kernel, where there are some. Phases are scaled to the layer's time in a token that no instrument saw.
     """
     rows = lab.store.read("decode")
-    rows = rows[(rows["model"] == decode.MODEL) & (rows["batch"] == 1) & (rows["seq"] == decode.PROMPT)]
-    rows = rows[rows["median_us"].notna()]
-    layers = model_shapes.get(decode.MODEL).layers
-    found = _traced(lab)
-    head = 0.0
+    for column, value in {"model": decode.MODEL, "batch": 1, "seq": decode.PROMPT, "format": format}.items():
+        rows = rows[rows[column] == value]
+    rows = ablation.named(rows[rows["median_us"].notna()])
+    rows = rows[rows["usual"]].drop_duplicates("impl")
+    token = dict(zip(rows["impl"], rows["median_us"], strict=True))
+    layers, roof = model_shapes.get(decode.MODEL).layers, lab.roof["dram_read"].value
+    bytes_ = ablation.phase_bytes(decode.MODEL, format, decode.FORMATS[format], decode.PROMPT)
+    body = tuple(bytes_[phase] / layers for phase in decode.PHASES[:-1])
+    first = decode.rungs(lab.sized)[0]
+    traced, head = _traced(lab, first, format)
+    found = []
     for name in decode.rungs(lab.sized):
-        mine = rows[(rows["impl"] == name) & (rows["format"] == format)]
-        mine = mine[~mine["case"].str.contains("head=q8_0 steps=32")]
-        if mine.empty:
+        if name not in token:
             continue
-        row = mine.iloc[0]
-        spans: list[Span] = []
-        if name == decode.rungs(lab.sized)[0]:
-            spans, head = _phases(lab, row)
-        bytes_ = ablation.phase_bytes(decode.MODEL, format, decode.FORMATS[format], decode.PROMPT)
-        roof = lab.roof["dram_read"].value
-        last = head or bytes_["head"] / roof / 1e3
-        us, known = (float(row["median_us"]) - last) / layers, "traced"
-        bound = sum(value for phase, value in bytes_.items() if phase != "head") / layers / roof / 1e3
-        if not spans:
-            spans = _clocked(lab, row)
-            known = "clocked" if spans else ""
-        found.append(Way(name, us, within(spans, us), known, bound))
+        us = (token[name] - (head or bytes_["head"] / roof / 1e3)) / layers
+        clock = clocks.get((name, format))
+        phases = traced if name == first else () if clock is None else clocked(clock)
+        found.append(Way(name, us, tuple(us * each / sum(phases) for each in phases), body, roof))
     return found
 
 
-def within(spans: list[Span], us: float) -> list[Span]:
-    """Spans of a layer in `us`: what an instrument makes a little longer is shortened to it."""
-    scale = min(1.0, us / max((span.start + span.us for span in spans), default=us))
-    return [span._replace(start=span.start * scale, us=span.us * scale) for span in spans]
-
-
-def _clocked(lab: Any, row: pd.Series) -> list[Span]:
-    """The phases of a launch for all tokens, by the clock inside it; nothing where none was recorded."""
-    cases = [c for c in decode.timed(lab.sized) if c.impl == row["impl"] and c.format == row["format"]]
-    asked = lab.held("decode", cases, "timeline") if cases else []
-    found = lab.profile("decode", asked, "timeline") if asked else pd.DataFrame()
-    return [] if found.empty else phases_of(found)
-
-
-def phases_of(found: pd.DataFrame) -> list[Span]:
-    """A layer's phases by its blocks' clocks."""
-    return [
-        Span(phase, start, end - start, _kind(phase))
-        for phase, (start, end) in zip(_SHORT, by_block.phases(found), strict=True)
-    ]
-
-
-def _kind(phase: str) -> str:
-    return "other" if phase == "attention" else "weights"
-
-
-def library_launches(lab: Any) -> dict[str, tuple[pd.DataFrame, float, float]]:
-    """The launches of the library's layer, eager and in a graph, as they were traced, with the layer's start
-    and end.
+def clocked(rows: pd.DataFrame) -> tuple[float, ...]:
+    """How long each phase of a layer takes by its blocks' clocks (us): from when half of the blocks have its
+    input until half have the next one's; the last, until they have the first one's a layer later.
     """
+    starts, table = by_block.starts(rows), by_block.spans(rows)
+    ends = [*starts[1:], starts[0] + float(table["end"].max() - table["start"].min())]
+    return tuple(max(0.0, end - start) for start, end in zip(starts, ends, strict=True))
+
+
+def _traced(lab: Any, name: str, format: str) -> tuple[tuple[float, ...], float]:
+    """How long each phase of a rung with a kernel a phase takes, from its launch to the next (us), as traced,
+    and the output head's time; nothing where no trace was taken.
+    """
+    cases = [case for case in decode.traced() if case.impl == name and case.format == format]
+    try:
+        profile = lab.profile("decode", cases, "cupti")
+    except MissingRecording:
+        return (), 0.0
+    if profile.empty:
+        return (), 0.0
+    us = {
+        p: float(u) / int(n)
+        for p, u, n in zip(profile["phase"], profile["us"], profile["launches"], strict=True)
+    }
+    gap = us.get("between", 0.0)
+    return tuple(us[phase] + gap for phase in decode.PHASES[:-1]), us["head"]
+
+
+def library(lab: Any) -> dict[str, float]:
+    """How long the library's layer takes, called from Python and in a graph (us), as they were traced."""
     cases = [case for case in attribution.decode() if case.seq == decode.PROMPT]
-    found: dict[str, tuple[pd.DataFrame, float, float]] = {}
+    found: dict[str, float] = {}
     for tool in ("cupti", "nsys"):
         for case in cases:
             name = case.impl.removeprefix("transformers.")
             if name not in ("eager", "graph") or name in found:
                 continue
             try:
-                profile = named(lab.profile("attribution", [case], tool))
-                launches = time_breakdown.timeline(profile)
+                launches = time_breakdown.timeline(named(lab.profile("attribution", [case], tool)))
                 start, end = time_breakdown.one_layer(launches, _LAYER)
             except (MissingRecording, IndexError, KeyError):
                 continue
-            within_it = (launches["start_us"] >= start) & (launches["start_us"] < end)
-            found[name] = launches[within_it], start, end
+            found[name] = end - start
     return found
 
 
-def _traced(lab: Any) -> list[Way]:
-    """The library's layer, eager and in a graph, launch by launch."""
-    found: list[Way] = []
-    for name, (mine, start, end) in library_launches(lab).items():
-        kinds = ["weights" if part in parts.WEIGHTS else "other" for part in mine["part"]]
-        spans = [
-            Span("", float(at) - start, float(us), kind)
-            for at, us, kind in zip(mine["start_us"], mine["us"], kinds, strict=True)
-        ]
-        found.append(Way(name, end - start, spans))
-    return sorted(found, key=lambda way: -way.us)
-
-
-def _phases(lab: Any, row: pd.Series) -> tuple[list[Span], float]:
-    """The traced phases of a kernel a phase in their order, what was traced between them spread evenly, and
-    the output head's time; nothing where no trace was taken.
+def by_bytes(way: Way) -> list[float]:
+    """Of each phase the us that its bytes take at the read roof; where that is more than the phase lasts,
+    copies came before it, and the rest counts to the phases in front.
     """
-    cases = [case for case in decode.traced() if case.impl == row["impl"] and case.format == row["format"]]
-    try:
-        profile = lab.profile("decode", cases, "cupti")
-    except MissingRecording:
-        return [], 0.0
-    if profile.empty:
-        return [], 0.0
-    us = {
-        p: float(u) / int(n)
-        for p, u, n in zip(profile["phase"], profile["us"], profile["launches"], strict=True)
-    }
-    gap, start, spans = us.get("between", 0.0), 0.0, []
-    for phase, short in zip(decode.PHASES[:-1], _SHORT, strict=True):
-        spans.append(Span(short, start, us[phase], _kind(short)))
-        start += us[phase] + gap
-    return spans, us["head"]
+    found, over = [at / way.roof / 1e3 for at in way.bytes], 0.0
+    for _ in range(2):  # from the first phase on to the last of the layer before
+        for k in reversed(range(len(found))):
+            whole = found[k] + over
+            found[k] = min(whole, way.phases[k])
+            over = whole - found[k]
+    return found
 
 
-def layer(found: list[Way], weights: str = "FP16") -> Drawing:
-    """One layer over time, a row for each way of running it: frames from the slowest way on, each with the
-    ways that take a quarter of its slowest or more, drawn larger than the frame before. `weights` names their
-    format.
+def layer(found: Sequence[Way], weights: str, note: str = "") -> Drawing:
+    """One layer over time, a bar a way, all on one scale: each phase divided into its bytes and the rest; and
+    under them the bytes alone. `weights` names the format of the weights, `note` is a line under the key.
     """
     if not found:
         raise UsageError("A layer is drawn of at least one recorded way to run it.")
-    frames, first, longest = [], 0, max(way.us for way in found)
-    while True:
-        scale = max(way.us for way in found[first:])
-        last = first + 1
-        while last + 1 < len(found) and found[last + 1].us >= scale / 4:
-            last += 1
-        shown = found[first : last + 1]
-        larger = "" if first == 0 else f", {longest / scale:.0f} times larger"
-        frames.append((f"{shown[0].name} to {shown[-1].name}{larger}", _rows(shown, scale)))
-        if last >= len(found) - 1:
-            break
-        first = last
-    said = [f"{way.name} takes {way.us:,.0f} µs, {_in_words(way)}" for way in found]
-    title = f"One layer of the decoder over time, {weights} weights"
-    return Drawing(title, "; ".join(said) + ".", frames)
+    canvas, y, said = Canvas(), 0.0, []
+    unit = svg.WIDTH / max(way.us for way in found)
+    for at, way in enumerate(found):
+        whole = f"{way.us:.1f} µs: {way.bytes_us:.1f} for its bytes, {way.beside_us:.1f} beside them"
+        canvas.text(0, y + 12, way.name, bold=True)
+        canvas.text(svg.wide(way.name, svg.TEXT) + 24, y + 12, _SAYS.get(way.name, ""), svg.SMALL)
+        canvas.text(svg.WIDTH, y + 12, whole, svg.SMALL, "end")
+        if way.phases:
+            _names(canvas, way, y + 27, unit, weighed=at == 0)
+        else:
+            canvas.text(0, y + 27, "not timed by phase", _NAME)
+        _bar(canvas, way, y + 32, unit)
+        words = [f"{name} {us:.1f}" for name, us in zip(_SHORT, way.phases, strict=False)]
+        said.append(f"{way.name} takes {whole}" + (f"; by phase: {', '.join(words)}" if words else ""))
+        y += 64
+    only = found[-1].bytes_us
+    canvas.rect(0, y, only * unit, 20, BLUE)
+    canvas.text(only * unit + 8, y + 14, f"the bytes alone, at the read roof: {only:.1f} µs", svg.SMALL)
+    y += 34
+    canvas.cell(0, y, 12, 12, "", BLUE)
+    canvas.text(17, y + 10, "a phase's bytes at the read roof", svg.SMALL)
+    canvas.cell(220, y, 12, 12, "", AMBER)
+    canvas.text(237, y + 10, "all that it takes beside them: launch, input, waits", svg.SMALL)
+    if note:
+        canvas.text(0, y + 30, note, svg.SMALL)
+    title = f"One layer in {weights}: its bytes, and what it takes beside them"
+    return single(title, "; ".join(said) + ".", canvas)
 
 
-def _in_words(way: Way) -> str:
-    busy = sum(span.us for span in way.spans) / way.us
-    share = way.bytes_us / way.us
-    roof = f"; its bytes at the read roof ask for {share:.0%} of it" if way.bytes_us else ""
-    if way.known == "clocked":
-        return f"{busy:.0%} of it in {len(way.spans)} phases of one kernel, by its clock{roof}"
-    return (f"{busy:.0%} of it in {len(way.spans)} kernels" if way.spans else "not taken apart") + roof
+def _names(canvas: Canvas, way: Way, y: float, unit: float, weighed: bool) -> None:
+    """The names of a way's phases where they begin, with their megabytes where asked and where room is."""
+    x = free = 0.0
+    for name, us, bytes_ in zip(_SHORT, way.phases, way.bytes, strict=True):
+        mb = bytes_ / 1e6
+        words = f"{name}, {mb:.{0 if mb >= 10 else 1}f} MB" if weighed else name
+        words = words if 1.1 * svg.wide(words, _NAME) < us * unit else name
+        canvas.text(max(x, free), y, words, _NAME)
+        free = max(x, free) + svg.wide(words, _NAME) * (1.3 if words.isupper() else 1.05) + 5
+        x += us * unit
 
 
-def _rows(found: list[Way], scale: float) -> Canvas:
-    canvas, left, y = Canvas(), 150.0, 0.0
-    unit = (svg.WIDTH - left - 4) / scale
-    fills = {"weights": BLUE, "other": AMBER}
-    for way in found:
-        tall = 30.0 if not way.bytes_us else 22.0  # with room for the bar of its bytes
-        if way.bytes_us:
-            canvas.rect(left, y + 24, way.bytes_us * unit, 6, GREY)
-        canvas.text(0, y + 13, way.name, svg.TEXT - 1, bold=True)
-        known = f", {way.known}" if way.known else ""
-        canvas.text(0, y + 27, f"{way.us:,.0f} µs a layer{known}", svg.SMALL)
-        if not way.known:
-            canvas.cell(left, y, way.us * unit, tall, "not taken apart", NONE)
-            y += 40
-            continue
-        for kind, fill in fills.items():
-            mine = [span for span in way.spans if span.kind == kind]
-            high = 0.6 * tall if kind == "other" else tall
-            for span in mine:
-                x, top, wide = left + span.start * unit, y + (tall - high) / 2, max(span.us * unit, 0.3)
-                room = svg.wide(span.name, 9) * (1.6 if span.name.isupper() else 0)  # capitals are wider
-                if span.name and room <= wide:
-                    canvas.cell(x, top, wide, high, span.name, fill, 9)
-                else:
-                    canvas.rect(x, top, wide, high, fill, 0.2)
-        canvas.rect(left, y, way.us * unit, tall, NONE, 0.8)
-        y += 40
-    kinds, x = {span.kind for way in found for span in way.spans}, 0.0
-    words = {"weights": "a product and its waits", "other": "other work"}
-    key = [(fills[kind], words[kind]) for kind in fills if kind in kinds] + [(NONE, "the rest")]
-    if any(way.bytes_us for way in found):
-        key.append((GREY, "how long its bytes take at the roof"))
-    for fill, word in key:
-        canvas.cell(x, y - 2, 12, 12, "", fill)
-        canvas.text(x + 17, y + 8, word, svg.SMALL)
-        x += svg.wide(word, svg.SMALL) + 40
-    if any(way.known == "clocked" for way in found):
-        canvas.text(0, y + 24, "Clocked kernels also copy weights between their products.", svg.SMALL)
-    return canvas
+def _bar(canvas: Canvas, way: Way, y: float, unit: float) -> None:
+    """A way's phases side by side, each its bytes and then the rest; the whole layer where it has none."""
+    x = 0.0
+    parts = zip(way.phases, by_bytes(way), strict=True) if way.phases else [(way.us, way.bytes_us)]
+    for us, bytes_us in parts:
+        canvas.rect(x, y, us * unit, 20, AMBER, 0)
+        canvas.rect(x, y, min(us, bytes_us) * unit, 20, BLUE, 0)
+        canvas.rect(x, y, us * unit, 20, NONE, 1)
+        x += us * unit

@@ -88,8 +88,7 @@ def _which(stay: Rows, cross: Rows, near: float) -> tuple[str, str]:
     )
     if len(cross):
         parts.append(
-            f"where the winner changes with the number of tokens, it finds the place in {cross.sum()} of "
-            f"{len(cross)}"
+            f"where the winner changes with tokens, it finds the place in {cross.sum()} of {len(cross)}"
         )
     word = (
         "Yes, of the kernels it was fitted to: t"
@@ -136,8 +135,8 @@ def _both_laws(compared: Rows, fit: Any, gpu: str, near: Rows) -> tuple[Any, str
     axes[0].text(0.98, 0.04, "the law's time is too short", transform=axes[0].transAxes, **corner)
     axes[1].text(0.98, 0.04, "the same products, in the same colours", transform=axes[1].transAxes, **corner)
     caption = (
-        f"{title}, {len(compared):,} products on {gpu}. Grey band: within 25%. Colours: whether the plain "
-        "law is further off, and why; right, each product keeps its colour."
+        f"{title}, {len(compared):,} products on {gpu}. Grey band: within 25%; colours: why the "
+        "plain law is off."
     )
     return fig, caption
 
@@ -158,7 +157,7 @@ def under_roofs(timed: Rows, n: int, k: int, here: Any, gpu: str, rows: Rows) ->
     """Draw the products of one matrix under the roofs, by arithmetic intensity."""
     points = strategies.intensity(timed[(timed.n == n) & (timed.k == k)])
     title = f"{n:,} × {k:,} under the roofs"
-    fig, ax = plot.figure("FLOP per byte", "TFLOP/s", title, xlog=True, ylog=True, height=4.2)
+    fig, ax = plot.figure("FLOP per byte", "TFLOP/s", title, xlog=True, ylog=True, height=3.4)
     shown: list[Rows] = []
     drawn = {("fp16", "cublas"): 1, ("int4_g128", "fused"): 0, ("q8_0", "mma"): 5}
     for (format, name), colour in (drawn | {("q8_0", "mmq_fp16_wgmma"): 2}).items():

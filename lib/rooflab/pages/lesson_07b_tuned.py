@@ -194,6 +194,8 @@ def _more(apart: Rows, third: tuple[Any, Rows, Rows] | None) -> str:
     if third is None or third[2].empty or apart.empty:
         return ""
     two, three = ((part["own_off"].abs() <= 25).mean() for part in (apart, third[2]))
-    text = " A third number, the share of the bandwidth that a way reaches, "
-    text += "mends more, as some kernels get bytes too slowly." if three > two else "mends no more."
-    return f"{text} This page goes on with two, as lesson 07's dispatcher has."
+    more = "mends more" if three > two else "mends no more"
+    return (
+        f" A third number, a share of the bandwidth for kernels that get bytes too slowly, {more}; lesson "
+        "07's dispatcher has two, and so has this page."
+    )

@@ -28,7 +28,7 @@ def worked(row: Any, here: Any, fit: Any) -> str:
         text += (
             f"Tiles of {high} × {wide}: {tiles:,} on {here.sms} SMs, {counted(rounds, 'round')}. A tile has "
             f"{one / 1e6:,.1f} MFLOP, an SM makes {peak:,.1f} ÷ {here.sms} = {peak / here.sms:.3f} TFLOP/s: "
-            f"FLOPs take {compute:,.2f} µs; bytes take {memory:.2f}. "
+            f"FLOPs take {compute:,.2f} µs, bytes {memory:.2f}. "
         )
     else:
         text += (

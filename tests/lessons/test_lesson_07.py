@@ -163,12 +163,13 @@ def test_the_law_is_worked_out_for_a_product_by_its_own_rule(law, rows, monkeypa
         said_here = []
         monkeypatch.setattr(lesson_07b.display, "say", said_here.append)
         timed = rows[(rows["clock"] == "graph") & (rows["impl"] == "mmq_tiles")]
-        again, compared = lesson_07b.fitted(timed, here, "GPU", lab.open("replay", "h200"))
+        again, compared = lesson_07b.fitted(timed, here, "GPU")
         monkeypatch.setattr(lesson_07b_worked.display, "say", said_here.append)
         lesson_07b.in_tiles(compared, here, again)
         bound = compared[compared["by"] == "compute"]
         nearest = bound.sort_values("one_off", key=abs).iloc[0]
         tiles = -(-int(nearest["n"]) // 128) * -(-int(nearest["batch"]) // 64)
+        assert said_here[0].startswith("Fitted to") and "GPU, measured 20" in said_here[0]
         assert f"{tiles:,} on {here.sms} SMs" in said_here[-1] and f"÷ {here.sms} =" in said_here[-1]
         assert f"= {nearest['one_us']:,.2f} µs. Measured: {nearest['median_us']:,.2f}." in said_here[-1]
 
@@ -189,6 +190,8 @@ def test_a_share_of_a_peak_is_worked_out_for_ways_below_a_peak_alone(law, rows, 
     top = mine[(mine["n"] == 8192) & (mine["k"] == 8192)].sort_values("batch").iloc[-1]
     assert f"{top['batch']:,} tokens" in told[0] and f"Measured: {top['median_us']:,.2f}" in told[0]
     assert f"2 × {fit.launch_us:.2f})" in told[0], "the same fixed time as in the product's time"
+    assert f"tiles, {-(-top['n'] // 128 * -(-top['batch'] // 64) // machine.sms)} rounds: at" in told[0]
+    assert "TOP/s, the peak" in told[0] and "one makes the activations int8" in told[0]
     words, numbers = tables[0][2], tables[0][3][0]
     assert len(numbers) == len(fit.own) == len(tables[0][1][0]) - 1, "the laptop's way has no numbers"
     large, own = numbers.set_index("way").loc["Q8_0 int8 large tiles"], fit.own["q8_0", "mmq"]
@@ -213,14 +216,18 @@ def test_each_cause_of_a_failure_has_a_row_and_each_way_its_counts(law, rows, mo
     monkeypatch.setattr(lesson_07b_misses.diagram, "dealt", lambda *given: _Shown())
     lesson_07b.causes(compared, machine, fit)
     _, far, short = lesson_07b_misses.below_the_peak(compared, fit)
-    table = tables[0].set_index("cause")
+    table = tables[0].assign(cause=tables[0]["cause"].str.partition(":")[0]).set_index("cause")
+    assert table.loc["k divided", "example"] == "Q8_0 FP16 wgmma in tiles, 1,536 × 8,960, 64"
     assert f"{far} of {len(compared):,} products" in told[0] and table["rows"].sum() == far
     assert len(table) == 5 and table.loc["far below the peak", "rows"] == short
     assert table["rows"].iloc[:-1].is_monotonic_decreasing and table.index[-1] == "none of these"
     mended = (compared["one_off"].abs() > 25) & (compared["own_off"].abs() <= 25)
     assert table["mended"].sum() == mended.sum()
     lesson_07b.divided(compared, machine, fit)
-    assert told[-1].startswith("**k divided: 1,536 × 8,960") and "12 tiles for 132 SMs" in told[-1]
+    assert (
+        told[-1].startswith("**k divided: Q8_0 FP16 wgmma in tiles, 1,536 × 8,960")
+        and "12 tiles for 132 SMs" in told[-1]
+    )
     lesson_07b.failures(compared, machine, fit, here)
     assert (
         "`copy`" in told[-1]
@@ -258,13 +265,46 @@ def test_the_tuned_law_is_tried_on_matrices_left_out(law, rows, monkeypatch):
     one = timed[(timed["n"] == MLP[0]) & (timed["k"] == MLP[1])]
     none = perf_model.left_out(one, machine)
     assert none.empty and "own_off" in none.columns
-    lesson_07b.within_bounds(compared, apart, fit, "GPU")
+    lesson_07b.within_bounds(compared, apart, "GPU")
     assert list(tables[-1]["law"]) == ["plain", "tuned", "tuned"]
-    assert tables[-1]["near25"].iloc[2] == f"{near:.0%}"
-    lesson_07b.within_bounds(compared, none, fit, "GPU")
+    assert tables[-1]["near25"].iloc[2] == f"{near:.0%}" and "third number" not in told[-1]
+    lesson_07b.within_bounds(compared, none, "GPU")
     assert list(tables[-1]["law"]) == ["plain", "tuned"]
+    third = lesson_07b.third_number(timed, machine)
+    lesson_07b.within_bounds(compared, apart, "GPU", third)
+    more = (third[2]["own_off"].abs() <= 25).mean()
+    assert near < more < (third[1]["own_off"].abs() <= 25).mean()
+    assert tables[-1]["near25"].iloc[3] == f"{more:.0%}" and "mends more" in told[-1]
+    lesson_07b.within_bounds(compared, apart, "GPU", (third[0], compared, apart))
+    assert "mends no more" in told[-1], "where it is worth nothing"
     lesson_07b.left(compared, machine, fit)
     assert "leave SMs idle" in told[-1] and "% (median)" in told[-1]
+
+
+def test_a_third_number_is_fitted_and_predicts_with_its_share_of_the_bandwidth(law, rows):
+    """Made-up products at a known share of the bandwidth give it back; two numbers do not."""
+    machine, _ = law
+    how = perf_model.strategy("fp16", "cublas")
+    sizes = [(n, 1536, batch) for n in (8192, 16384, 65536) for batch in (1, 16)]
+    us = [5.0 + perf_model.moved(how, *each) / (0.6 * machine.gb_s) / 1e3 for each in sizes]
+    made = pd.DataFrame(sizes, columns=["n", "k", "batch"]).assign(
+        format="fp16", impl="cublas", median_us=us, label="FP16 cuBLAS"
+    )
+    own = perf_model.fit(made, machine, perf_model.REACHES).own["fp16", "cublas"]
+    assert own.reach == pytest.approx(0.6, abs=0.041) and own.launch_us == pytest.approx(5, rel=0.3)
+    assert perf_model.fit(made, machine).own["fp16", "cublas"].reach == 1
+    third = perf_model.fit(made, machine, perf_model.REACHES)
+    assert perf_model.compared(made, machine, third)["own_off"].abs().max() < 10
+
+
+def test_the_laws_are_counted_beside_the_tuned_one(law, rows, monkeypatch):
+    machine, fit = law
+    told = []
+    monkeypatch.setattr(lesson_07b_crossings.display, "say", told.append)
+    lesson_07b.crossovers(rows, machine, fit, fit)
+    counts = re.findall(r"(\d+ of \d+) and (\d+ of \d+)", told[0])
+    assert "The plain law: " in told[0] and "fitted to other matrices alone: " in told[0]
+    assert len(counts) == 3 and f"names it in {counts[1][0]} pairs" in told[0], "the same fit twice"
 
 
 def test_a_missed_crossover_is_drawn_with_the_laws_errors_where_curves_cross(law, rows, monkeypatch):
@@ -275,6 +315,7 @@ def test_a_missed_crossover_is_drawn_with_the_laws_errors_where_curves_cross(law
     monkeypatch.setattr(lesson_07b_crossings.plot, "show", lambda fig, caption: drawn.append((fig, caption)))
     lesson_07b.crossing_drawn(rows, machine, fit)
     assert len(told) == 1 and told[0].startswith("**Why a crossover is harder") and "The law has" in told[0]
+    assert "An error larger than the gap" in told[0] and "the time of INT4 fused grows 2.1 times" in told[0]
     assert drawn[0][1].startswith("INT4 fused and FP16 cuBLAS, 8,960 × 1,536: measured they cross between")
     seen = strategies.crossovers(rows, MLP, strategies.PAIRS[:1], clocks=("graph",)).iloc[0]
     guess = extrapolation.predicted_crossover(strategies.PAIRS[0], MLP, machine, fit)
@@ -288,11 +329,12 @@ def test_a_missed_crossover_is_drawn_with_the_laws_errors_where_curves_cross(law
     told_one = rows[rows["impl"].isin(("mma", "cublas")) & (rows["n"] == MLP[0])]
     lesson_07b.crossing_drawn(told_one, machine, fit)
     assert "Q8_0 int8 small tiles and FP16 cuBLAS" in drawn[1][1] and "harder" not in told[1]
+    assert "grows" not in told[1]
 
 
 def test_a_bar_of_the_map_is_worked_out_by_the_law_s_own_rule(law, rows, h200, monkeypatch):
-    """Its two times are the map's; a share of a way whose products FLOPs never decide is said to be none of
-    arithmetic, and another fit says nothing of it.
+    """Its two times are the map's; of the ways that the law names and that was fastest each is there, with
+    the measured time; of a share it is said whether it is one of arithmetic, unless it is whole.
     """
     machine, fit = law
     spec, told, tables = device.get("h200"), [], []
@@ -302,20 +344,32 @@ def test_a_bar_of_the_map_is_worked_out_by_the_law_s_own_rule(law, rows, h200, m
     monkeypatch.setattr(lesson_07b_map.display, "table", lambda *given: tables.append(given[0]))
     monkeypatch.setattr(lesson_07b_map.plot, "show", lambda *_: None)
     every = lesson_07b.explore(machine, fit, spec)[1]
+    lesson_07b.tried_here(every, compared, machine, fit, spec)
+    assert list(tables[0]["way"]) == ["FP16 GEMV", "INT4 fused", "INT4 fused in rows"]
+    for row in tables[0].itertuples():
+        fixed, longer, time = map(float, re.findall(r"[\d.]+", row.law))
+        assert longer == max(float(row.bytes), float(row.flops.split()[0]))
+        assert time == pytest.approx(fixed + longer, abs=0.011)
+    least = compared[(compared["n"] == MLP[0]) & (compared["k"] == MLP[1]) & (compared["batch"] == 1)]
+    least = least[least["format"] == "int4_g128"]["median_us"].min()
+    assert tables[0].set_index("way").loc["INT4 fused", "us"] == f"{least:.2f}"
+    assert "the law names the wrong INT4 kernel" in told[0] and f"÷ {least:.2f} =" in told[0]
+    assert "FP16 GEMV was measured at one token alone" in told[1] and "in rows is arithmetic" in told[1]
     mapped = lesson_07b.gain_by_gpu(every, timed, spec)
+    assert "16 of 18 GPUs" in told[2] and "fitted to 8 products" in told[2]
+    assert f"= {mapped.set_index('gpu').loc['H200', 'one']:.2f} by the law" in told[0]
     kernels = lesson_07b_elsewhere.laptop_known(machine, spec, fit)[2]
     lesson_07b.bars_worked(mapped, every, compared, kernels, machine, fit, spec)
-    assert len(tables[0]) == 2
-    for row in tables[0].itertuples():
-        fixed, longer, time = map(float, re.findall(r"[\d.]+", row.us))
-        assert longer == max(float(row.bytes), float(row.flops.split()[-1]))
-        assert time == pytest.approx(fixed + longer, abs=0.011)
-    ratio = mapped.set_index("gpu").loc["H200", "one"]
-    assert f"= {ratio:.2f}; measured, 1." in told[0] and "; published, 3.5" in told[0]
-    assert "of its time on the RTX 4070 Laptop" in told[0] and "no product of FP16 GEMV" in told[1]
+    assert "; published, 3.5" in told[3] and "of INT4's time on the RTX 4070 Laptop" in told[3]
+    lesson_07b.kink(every, mapped, timed, spec)
+    assert "ahead up to 256 tokens on the H200; measured, up to 96." in told[4]
     whole = replace(fit, own={key: own._replace(share=1.0) for key, own in fit.own.items()})
-    lesson_07b.bars_worked(mapped, every, compared, kernels, machine, whole, spec)
-    assert len(told) == 3, "no share is below 100%"
+    told.clear()
+    lesson_07b.tried_here(every, compared, machine, whole, spec)
+    assert len(told) == 1, "no share is below 100%"
+    slow = compared.assign(median_us=compared["median_us"].where(compared["impl"] != "fused", 99.0))
+    lesson_07b.tried_here(every, slow, machine, fit, spec)
+    assert "the law names INT4's fastest kernel, INT4 fused in rows" in told[1] and len(tables[-1]) == 2
 
 
 def test_the_dispatcher_s_own_table_is_the_recording(h200, monkeypatch, tmp_path):

@@ -10,8 +10,8 @@ the share of its unit's peak that its kernels reach, which no bound knows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ from rooflab.numerics.model_shapes import WEIGHT_BYTES
 
 MANY = 1 << 30  # tokens: as many as one likes
 _SHARES = np.linspace(0.02, 1.0, 99)  # of a peak, that a fit tries
+WHOLE = (1.0,)  # the memory's rate as it was measured
+REACHES = tuple(float(x) for x in np.linspace(0.04, 1.0, 25))  # shares of that rate, where a fit tries them
 
 
 class Strategy(NamedTuple):
@@ -189,10 +191,13 @@ def scaled(device: Device, like: Machine, of: Device) -> Machine:
 
 
 class Own(NamedTuple):
-    """What a way's own rows say: microseconds a launch, and the share of its unit's peak."""
+    """What a way's own rows say: microseconds a launch, the share of its unit's peak, and that of the
+    memory's rate, which is whole unless a fit tried others.
+    """
 
     launch_us: float
     share: float
+    reach: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -224,6 +229,8 @@ def us(how: Strategy, n: int, k: int, batch: int, machine: Machine, fit: Fit, ow
     """
     numbers = fit.own.get((how.format, how.name)) if own else None
     numbers = numbers or Own(fit.launch_us, 1.0)
+    if numbers.reach != 1:
+        machine = replace(machine, gb_s=machine.gb_s * numbers.reach)
     return bound(how, n, k, batch, machine, numbers.share).us + launched(how, batch) * numbers.launch_us
 
 
@@ -260,38 +267,40 @@ def _terms(rows: pd.DataFrame, machine: Machine) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["first", "memory", "compute", "launches"], index=rows.index)
 
 
-def _base(terms: Any, share: float = 1.0) -> Any:
+def _base(terms: Any, share: Any = 1.0, reach: Any = 1.0) -> Any:
     """Microseconds beside the launches, of columns first, memory, compute."""
-    return terms[:, 0] + np.maximum(terms[:, 1], terms[:, 2] / share)
+    return terms[:, 0] / reach + np.maximum(terms[:, 1] / reach, terms[:, 2] / share)
 
 
-def _launch(base: Any, launches: Any, times: Any) -> float:
+def _launch(base: Any, launches: Any, times: Any) -> Any:
     """The fixed time a launch that leaves the smallest relative errors; never negative."""
-    return max(0.0, float(((times - base) * launches / times**2).sum() / (launches**2 / times**2).sum()))
+    return np.maximum(
+        0.0, ((times - base) * launches / times**2).sum(axis=-1) / (launches**2 / times**2).sum()
+    )
 
 
-def fit(rows: pd.DataFrame, machine: Machine) -> Fit:
+def fit(rows: pd.DataFrame, machine: Machine, reaches: Sequence[float] = WHOLE) -> Fit:
     """Fit the fixed times to measured rows (columns format, impl, n, k, batch, median_us; impl a way's name)
-    by least squares of relative errors, so that small and large products weigh the same.
+    by least squares of relative errors, so that small and large products weigh the same. `reaches`: the
+    shares of the memory's rate that each way's numbers may have.
     """
     if rows.empty:
         return NOTHING
     terms, times = _terms(rows, machine).to_numpy(float), rows["median_us"].to_numpy(float)
-    one = _launch(_base(terms), terms[:, 3], times)
+    one = float(_launch(_base(terms), terms[:, 3], times))
+    grid = sorted(((float(s), r) for s in _SHARES for r in reaches), key=sum, reverse=True)
+    share, reach = np.array(grid).T[:, :, None]
     own: dict[tuple[str, str], Own] = {}
     keys = list(rows[["format", "impl"]].itertuples(index=False, name=None))
     for key in dict.fromkeys(keys):
         places = [place for place, each in enumerate(keys) if each == key]
         mine, taken = terms[places], times[places]
-        tried = []
-        for share in _SHARES[::-1]:
-            base = _base(mine, float(share))
-            launch = _launch(base, mine[:, 3], taken)
-            error = float((((base + launch * mine[:, 3]) / taken - 1) ** 2).mean())
-            tried.append((error, Own(launch, float(share))))
+        base = _base(mine, share, reach)
+        launch = _launch(base, mine[:, 3], taken)
+        error = (((base + launch[:, None] * mine[:, 3]) / taken - 1) ** 2).mean(axis=-1)
         # Rows that memory bounds say nothing of the share: the largest that explains them as well counts.
-        enough = 1.1 * min(error for error, _ in tried) + 1e-6
-        own[str(key[0]), str(key[1])] = next(numbers for error, numbers in tried if error <= enough)
+        at = int(np.argmax(error <= 1.1 * error.min() + 1e-6))
+        own[str(key[0]), str(key[1])] = Own(float(launch[at]), *grid[at])
     return Fit(one, own, len(rows))
 
 
@@ -313,13 +322,13 @@ def compared(rows: pd.DataFrame, machine: Machine, fit: Fit) -> pd.DataFrame:
     return found
 
 
-def left_out(rows: pd.DataFrame, machine: Machine) -> pd.DataFrame:
+def left_out(rows: pd.DataFrame, machine: Machine, reaches: Sequence[float] = WHOLE) -> pd.DataFrame:
     """The rows of `compared`, each matrix by a fit to the others; none where there is one alone."""
     found = []
     for _, mine in rows.groupby(["n", "k"], sort=False):
         others = rows.drop(mine.index)
         if len(others):
-            found.append(compared(mine, machine, fit(others, machine)))
+            found.append(compared(mine, machine, fit(others, machine, reaches)))
     return pd.concat(found) if found else compared(rows, machine, NOTHING).iloc[:0]
 
 

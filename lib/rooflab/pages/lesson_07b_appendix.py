@@ -67,7 +67,10 @@ def conclusions(rows: Rows, lab: Lab) -> None:
     counts = listed(f"{count} {word}" for word, count in words.items())
     heads = {"source": "source", "says": "its conclusion", "word": "verdict", "here": "here"}
     heads |= {"depends_on": "it depends on"}
-    display.fold_parts(f"The {words.sum()} conclusions: {counts}", [(judged, heads, {})])
+    title = f"The {words.sum()} conclusions: {counts}"
+    if len(judged) > words.sum():
+        title += f"; {len(judged)} rows, as clocks are judged apart"
+    display.fold_parts(title, [(judged, heads, {})])
 
 
 def lost_ways(rows: Rows, here: Any, fit: Any, gpu: str) -> None:

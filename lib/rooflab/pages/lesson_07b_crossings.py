@@ -46,19 +46,24 @@ def judged_races(rows: Rows, here: Any, fit: Any, apart: bool = False) -> tuple[
     return right, kinds
 
 
-def crossovers(rows: Rows, here: Any, fit: Any) -> Rows:
-    """Say how many orders and crossovers each law tells; whether the tuned law is right on those that
-    cross.
+def crossovers(rows: Rows, here: Any, fit: Any, third: Any = None) -> Rows:
+    """Say how many orders and crossovers each law tells, that with a `third` number too; whether the tuned
+    law is right on those that cross.
     """
-    plain = judged_races(rows, here, replace(fit, own={}))
-    return crossovers_right(*judged_races(rows, here, fit), plain)
+    others = {"The plain law": judged_races(rows, here, replace(fit, own={}))}
+    if third is not None:
+        others["three numbers a way"] = judged_races(rows, here, third)
+    apart = judged_races(rows, here, fit, apart=True)
+    if apart[0]:
+        others["two, fitted to other matrices alone"] = apart
+    return crossovers_right(*judged_races(rows, here, fit), others)
 
 
 def every_pair(rows: Rows, here: Any, fit: Any) -> None:
     """Show every pair's order or crossover, measured and by the tuned law; folded."""
     parts: list[Any] = [
         "*No order*: two ways change places more than once, or from second to first. Such pairs and those "
-        f"that are level are not judged.{_left_out(rows, here, fit)}"
+        "that are level are not judged."
     ]
     for n, k in regimes.SOURCE:
         seen, pairs, guesses, told = _races(rows, here, fit, n, k)
@@ -74,15 +79,6 @@ def every_pair(rows: Rows, here: Any, fit: Any) -> None:
     display.fold_parts("Which kernel is faster: every pair, on two matrices", parts)
 
 
-def _left_out(rows: Rows, here: Any, fit: Any) -> str:
-    """How many the law tells of each matrix when it was fitted to the others alone."""
-    each = [part for part in order_told(*judged_races(rows, here, fit, apart=True)) if len(part)]
-    if not each:
-        return ""
-    counts = listed(f"{part.sum()} of {len(part)}" for part in each)
-    return f" Fitted to the other matrices alone, the law is right on {counts}."
-
-
 def order_told(right: list[Any], kinds: list[Any]) -> tuple[Rows, Rows]:
     """Whether the prediction is right, of pairs in which one way stays ahead, and of those that cross."""
     told = pd.DataFrame({"right": right, "cross": [kind == "crosses" for kind in kinds]}).dropna()
@@ -91,9 +87,11 @@ def order_told(right: list[Any], kinds: list[Any]) -> tuple[Rows, Rows]:
 
 
 def crossovers_right(
-    right: list[Any], kinds: list[Any], plain: tuple[list[Any], list[Any]] | None = None
+    right: list[Any], kinds: list[Any], others: dict[str, tuple[list[Any], list[Any]]] | None = None
 ) -> Rows:
-    """Say how many orders and crossovers are predicted, and how many by the `plain` law; those that cross."""
+    """Say how many orders and crossovers are predicted, and how many by `others`, the plain law first; those
+    that cross.
+    """
     told = order_told(right, kinds)
     words = (
         "where one way always wins, the tuned law names it in {} of {}",
@@ -108,15 +106,19 @@ def crossovers_right(
     text = (
         f"**{text[0].upper()}{text[1:]}.**" if parts else "No pair was recorded that the law could predict."
     )
-    if parts and plain:
-        before = order_told(*plain)
-        counts = listed(f"{each.sum()} of {len(each)}" for each in before if len(each))
-        few = sum(int(a.sum()) - int(b.sum()) for a, b in zip(told, before, strict=True))
-        text += f" The plain law: {counts}."
-        if few <= 1:
-            text += " Two numbers a way improve the times, and hardly the choice."
+    if parts and others:
+        laws = {name: order_told(*each) for name, each in others.items()}
+        text += " " + "; ".join(f"{name}: {_counts(each)}" for name, each in laws.items()) + "."
+        right_of = [sum(int(part.sum()) for part in each) for each in (told, *laws.values())]
+        if max(right_of) - min(right_of) <= 2:
+            text += " More numbers improve the times, and hardly the choice."
     display.say(text)
     return told[1]
+
+
+def _counts(told: tuple[Rows, Rows]) -> str:
+    """How many are right, of pairs in which one way stays ahead and of those that cross."""
+    return listed(f"{part.sum()} of {len(part)}" for part in told if len(part))
 
 
 def crossing_drawn(rows: Rows, here: Any, fit: Any) -> None:
@@ -141,14 +143,33 @@ def crossing_drawn(rows: Rows, here: Any, fit: Any) -> None:
     offs = [f"{100 * (b / a - 1):+.0f}".replace("-", "−") for a, b in zip(us, law, strict=True)]
     text = (
         f"At {counted(tokens, 'token')} they take {us[0]:.2f} and {us[1]:.2f} µs, "
-        f"{abs(us[1] / us[0] - 1):.0%} apart. The law has {law[0]:.2f} ({offs[0]}%) and {law[1]:.2f} "
+        f"{abs(us[1] / us[0] - 1):.1%} apart. The law has {law[0]:.2f} ({offs[0]}%) and {law[1]:.2f} "
         f"({offs[1]}%)."
     )
     if not right:
+        worst = max(abs(b / a - 1) for a, b in zip(us, law, strict=True))
         text = f"**Why a crossover is harder than a time.** {text}"
-        if abs(us[1] / us[0] - 1) < 0.25:
-            text += " Where two curves lie so close together, errors of this size move their crossing far."
+        if worst > abs(us[1] / us[0] - 1):
+            text += " An error larger than the gap between two kernels moves their crossing far."
+        text += "".join(_climbs(way, part, shape, here, fit) for way, part in zip(pair, at, strict=True))
     display.say(text)
+
+
+def _climbs(way: Any, times: Rows, shape: tuple[int, int], here: Any, fit: Any) -> str:
+    """How a way's time grows up to where the tuned law is furthest too short, if its own grows much less."""
+    how = perf_model.strategy(*way)
+    law = pd.Series({b: perf_model.us(how, *shape, int(b), here, fit) for b in times.index})
+    most, least = (law / times).idxmin(), times.index.min()
+    grown, said = times[most] / times[least], law[most] / law[least]
+    if law[most] / times[most] > 0.75 or said > 0.75 * grown:
+        return ""
+    share = fit.own[way].share if way in fit.own else 1.0
+    by = perf_model.bound(how, *shape, int(least), here, share).by
+    bytes_first = ", where bytes decide at first," if by == "memory" else ""
+    return (
+        f" From {counted(int(least), 'token')} to {most} the time of {strategies.label(*way)} grows "
+        f"{grown:.1f} times, by the law{bytes_first} {said:.1f} times."
+    )
 
 
 def _two_curves(
@@ -172,10 +193,10 @@ def _two_curves(
         top = max(top, *law, part.median_us.max())
     ax.set_ylim(0, 1.25 * top)
     ax.axvspan(seen.low, seen.high, color=_MEASURED, alpha=0.6, linewidth=0, zorder=1)
-    _beside(ax, seen.low, 0.02 * top, "they cross, measured")
+    _beside(ax, seen.low, 0.02 * top, f"cross, measured: {int(seen.low)} to {int(seen.high)}")
     if guess:
         ax.axvline(guess, color=plot.ROOF_COLOUR, linestyle=(0, (2, 2)), linewidth=1.2, zorder=1)
-        _beside(ax, guess, 0.02 * top, "by the law")
+        _beside(ax, guess, 0.1 * top, f"by the law: {guess}")
     plot.round_ticks(ax, "x")
     ax.legend(fontsize=8, frameon=False, loc="upper left")
     where = f"at {counted(guess, 'token')}" if guess else "nowhere"

@@ -42,7 +42,7 @@ def laptop_predicted(here: Any, spec: Any, fit: Any) -> tuple[Store, Any, Rows]:
     heads = {"label": "kernel", "matrix": "matrix", "us": "published, µs"}
     heads |= {"one_us": "predicted, µs", "off": "off, %"}
     forms = {"us": "{:.2f}", "one_us": "{:.2f}", "off": "{:+.1f}"}
-    display.table(kernels, heads, forms, f"{laptop.name}, kernels by Nsight Compute, one token")
+    display.table(kernels, heads, forms, "The laptop's kernels, by Nsight Compute, one token")
     return published, there, kernels
 
 

@@ -10,7 +10,6 @@ import pandas as pd
 from rooflab.analysis import extrapolation, strategies
 from rooflab.hardware import device, perf_model
 from rooflab.pages import Rows
-from rooflab.pages.lesson_07b_misses import peak_shares
 from rooflab.studies import regimes
 from rooflab.view import display, explorer, plot
 from rooflab.words import counted, listed
@@ -61,9 +60,68 @@ def explore(here: Any, fit: Any, spec: Any) -> tuple[Any, Rows]:
     return drawn, every
 
 
+def tried_here(every: Rows, compared: Rows, here: Any, fit: Any, spec: Any) -> None:
+    """Hold the map against the recording's own GPU: which INT4 kernel the law names and which was fastest,
+    each worked out; and which share is none of arithmetic.
+    """
+    seen = _at_one(compared)
+    if spec.name not in set(every.gpu) or not set(_FORMATS) <= set(seen["format"]):
+        return
+    named = _sides(spec.name, every, here, fit, spec)
+    best = seen.drop_duplicates("format").set_index("format")
+    keys = [(side.how.format, side.how.name) for side in named]
+    keys += [(format, best.impl[format]) for format in _FORMATS]
+    sides = [_side(perf_model.strategy(*key), here, fit) for key in sorted(dict.fromkeys(keys))]
+    us = seen.drop_duplicates("label").set_index("label").median_us
+    lines = [
+        (
+            _name(side.how),
+            f"{side.fixed:.2f}",
+            f"{side.bytes:.2f}",
+            f"{side.flops:.2f} ({side.share:.0%})",
+            f"{side.fixed:.2f} + {side.us - side.fixed:.2f} = {side.us:.2f}",
+            f"{us[_name(side.how)]:.2f}" if _name(side.how) in us else "",
+        )
+        for side in sides
+    ]
+    display.say(_named_and_fastest(named, best, us, spec))
+    columns = ["way", "fixed", "bytes", "flops", "law", "us"]
+    heads = ("way", "fixed", "bytes", "FLOPs (share)", "fixed + the longer", "measured")
+    caption = f"{_short(spec.name)}, {_DRAWN[0]:,} × {_DRAWN[1]:,}, 1 token, in µs"
+    display.table(pd.DataFrame(lines, columns=columns), dict(zip(columns, heads, strict=True)), {}, caption)
+    text = "".join(_stand_in(side, compared, fit) for side in sides) + _arithmetic(named[1], compared)
+    if text:
+        display.say(f"**A share may stand in for another loss.**{text}")
+
+
+def _named_and_fastest(named: list[_Side], best: Rows, us: Any, spec: Any) -> str:
+    """Whether INT4's fastest way by the law is the fastest measured; and the gain by either."""
+    full, small = named
+    law, gain = full.us / small.us, best.median_us["fp16"] / best.median_us["int4_g128"]
+    mine, fastest = _name(small.how), best["label"]["int4_g128"]
+    text = f"**First the {_short(spec.name)}, where the kernels were measured: "
+    if mine == fastest:
+        text += f"the law names INT4's fastest kernel, {mine}.**"
+    else:
+        text += (
+            f"the law names the wrong INT4 kernel.** By the law {mine} is the fastest, {small.us:.2f} µs; "
+            f"measured {fastest} is, {best.median_us['int4_g128']:.2f} µs."
+        )
+    return (
+        f"{text} INT4's gain over FP16 is {full.us:.2f} ÷ {small.us:.2f} = {law:.2f} by the law, "
+        f"{best.median_us['fp16']:.2f} ÷ {best.median_us['int4_g128']:.2f} = {gain:.2f} measured."
+    )
+
+
+def _at_one(timed: Rows) -> Rows:
+    """The measured products of the map's matrix at one token, the fastest first."""
+    mine = timed[(timed.n == _DRAWN[0]) & (timed.k == _DRAWN[1]) & (timed.batch == 1)]
+    return mine.sort_values("median_us")
+
+
 def gain_by_gpu(every: Rows, timed: Rows, spec: Any) -> Rows:
-    """Draw what INT4 is predicted to gain at one token on every GPU, the slowest memory first, with what was
-    measured; the gains.
+    """Draw what INT4 is predicted to gain at one token on every GPU, the slowest memory first, coloured by
+    INT4's fastest way, with what was measured; the gains.
     """
     one = every[(every["format"] == "int4_g128") & (every.matrix == _CASE)]
     gain = one.pivot(index="gpu", columns="batch", values="x")
@@ -73,27 +131,48 @@ def gain_by_gpu(every: Rows, timed: Rows, spec: Any) -> Rows:
     mapped["ahead"], mapped["gb_s"] = ahead, mapped.gpu.map(rates)
     mapped = mapped.sort_values("gb_s")
     title = "INT4 over FP16 at one token, predicted"
-    fig, ax = plot.figure("times as fast", title=title, height=1.0 + 0.2 * len(mapped))
+    fig, ax = plot.figure("times as fast", title=title, height=1.1 + 0.165 * len(mapped))
     names = [f"{row.gpu.removeprefix('GeForce ')}, {row.gb_s:,.0f} GB/s" for row in mapped.itertuples()]
     plot.bars(ax, names, mapped.one, "×")
+    ways = one[one.batch == 1].set_index("gpu").way
+    _coloured(ax, [strategies.label("int4_g128", ways[gpu]) for gpu in mapped.gpu])
     caption = f"{title}, {_DRAWN[0]:,} × {_DRAWN[1]:,}, GPUs by their memory's datasheet rate"
-    seen = _gain_measured(timed)
-    if seen and spec.name in set(mapped.gpu):
-        style = {"color": plot.COLOURS[1], "markeredgecolor": "black", "markersize": 6, "zorder": 5}
-        ax.plot([seen[0]], [list(mapped.gpu).index(spec.name)], "D", **style)
-        caption += f"; diamond: measured, {seen[0]:.2f}"
+    best = _at_one(timed).drop_duplicates("format").set_index("format")
+    if set(_FORMATS) <= set(best.index) and spec.name in set(mapped.gpu):
+        seen, at = best.median_us["fp16"] / best.median_us["int4_g128"], list(mapped.gpu).index(spec.name)
+        style = {"color": "black", "markersize": 6, "zorder": 5}
+        ax.plot([seen], [at], "D", **style)
+        text = f"measured {seen:.2f}, {best['label']['int4_g128']}"
+        ax.annotate(text, (seen, at), (7, 0), textcoords="offset points", va="center", fontsize=8.5)
+    _assumed(one, mapped, timed)
     plot.show(fig, f"{caption}.")
     return mapped
 
 
-def _gain_measured(timed: Rows) -> tuple[float, str] | None:
-    """How many times as fast INT4's fastest way is as FP16's at one token, measured; and which they are."""
-    mine = timed[(timed.n == _DRAWN[0]) & (timed.k == _DRAWN[1]) & (timed.batch == 1)]
-    best = mine.sort_values("median_us").drop_duplicates("format").set_index("format")
-    if not set(_FORMATS) <= set(best.index):
-        return None
-    full, small = (best.loc[format] for format in _FORMATS)
-    return full.median_us / small.median_us, f"{small.label} over {full.label}"
+def _coloured(ax: Any, ways: list[str]) -> None:
+    """Colour bars by the way that each stands for, with a key, the commonest way first."""
+    held = sorted(set(ways), key=ways.count, reverse=True)
+    shades = [plot.COLOURS[k] for k in (0, 5, 3, 6)]
+    for bar, way in zip(ax.patches, ways, strict=True):
+        bar.set_facecolor(shades[held.index(way) % len(shades)])
+    keys = [next(bar for bar, mine in zip(ax.patches, ways, strict=True) if mine == way) for way in held]
+    style = {"fontsize": 8, "frameon": False, "ncols": len(held), "bbox_to_anchor": (0.5, -0.11)}
+    ax.legend(keys, [f"INT4's fastest way: {held[0]}", *held[1:]], loc="upper center", **style)
+
+
+def _assumed(one: Rows, mapped: Rows, timed: Rows) -> None:
+    """Say on which way the map rests, of how few products its numbers are, and what was not tested."""
+    ways = one[one.batch == 1].set_index("gpu").way.reindex(mapped.gpu)
+    way = ways.value_counts().index[0]
+    rows = int(((timed["format"] == "int4_g128") & (timed["impl"] == way)).sum())
+    less = mapped.one.rank().corr(mapped.gb_s.rank()) < -0.8
+    word = ": the faster the memory, the less INT4 gains" if less else ""
+    display.say(
+        f"**Now every GPU{word}.** On {(ways == way).sum()} of {len(ways)} GPUs, their rates scaled as the "
+        f"laptop's, INT4's fastest way by the law is {strategies.label('int4_g128', way)}, fitted to "
+        f"{counted(rows, 'product')}. That its two numbers hold on another GPU is assumed, and was not "
+        "tested."
+    )
 
 
 def _sides(gpu: str, every: Rows, here: Any, fit: Any, spec: Any) -> list[_Side]:
@@ -101,70 +180,54 @@ def _sides(gpu: str, every: Rows, here: Any, fit: Any, spec: Any) -> list[_Side]
     named = {device.get(name).name: name for name in device.names()}
     there = perf_model.scaled(device.get(named[gpu]), here, spec)
     mine = every[(every.gpu == gpu) & (every.matrix == _CASE) & (every.batch == 1)].set_index("format")
-    found = []
-    for format in _FORMATS:
-        how = perf_model.strategy(format, mine.way[format])
-        own = fit.own.get((format, how.name), perf_model.Own(fit.launch_us, 1.0))
-        moved = perf_model.moved(how, *_DRAWN, 1) / there.gb_s / 1e3
-        work, peak = perf_model.computed(how, *_DRAWN, 1, there.sms) / 1e6, there.peak(how.unit)
-        us = perf_model.us(how, *_DRAWN, 1, there, fit)
-        fixed = perf_model.launched(how, 1) * own.launch_us
-        found.append(_Side(how, own.share, work, peak, fixed, moved, us))
-    return found
+    return [_side(perf_model.strategy(format, mine.way[format]), there, fit) for format in _FORMATS]
+
+
+def _side(how: perf_model.Strategy, there: Any, fit: Any) -> _Side:
+    """A way's product on a GPU, term by term."""
+    own = fit.own.get((how.format, how.name), perf_model.Own(fit.launch_us, 1.0))
+    moved = perf_model.moved(how, *_DRAWN, 1) / there.gb_s / 1e3
+    work, peak = perf_model.computed(how, *_DRAWN, 1, there.sms) / 1e6, there.peak(how.unit)
+    us = perf_model.us(how, *_DRAWN, 1, there, fit)
+    return _Side(how, own.share, work, peak, perf_model.launched(how, 1) * own.launch_us, moved, us)
 
 
 def bars_worked(
     mapped: Rows, every: Rows, compared: Rows, kernels: Rows, here: Any, fit: Any, spec: Any
 ) -> None:
-    """Draw what two bars are made of, of the slowest memory and of the recording's GPU; work the last out,
-    beside what was measured or published; say what makes them differ, and which share is none of arithmetic.
+    """Draw what two bars are made of, of the slowest memory and of the recording's GPU; say what makes them
+    differ, and what was published of the first.
     """
     gpus = dict.fromkeys([mapped.gpu.iloc[0], *({spec.name} & set(mapped.gpu))])
     bars = {gpu: _sides(gpu, every, here, fit, spec) for gpu in gpus}
-    _terms_drawn(bars)
-    lines = [
-        (
-            _name(side.how),
-            f"{side.fixed:.2f}",
-            f"{side.bytes:.2f}",
-            f"{side.work:.3f} ÷ ({side.share:.0%} × {side.peak:,.2f}) = {side.flops:.2f}",
-            f"{side.fixed:.2f} + {side.us - side.fixed:.2f} = {side.us:.2f}",
-        )
-        for side in bars[[*bars][-1]]
-    ]
-    columns = ["way", "fixed", "bytes", "flops", "us"]
-    heads = ("way", "fixed", "bytes", "FLOPs ÷ (share × peak)", "fixed + the longer")
-    caption = f"{_short([*bars][-1])}, worked out in µs; FLOPs in millions, the peak in TFLOP/s"
-    display.table(pd.DataFrame(lines, columns=columns), dict(zip(columns, heads, strict=True)), {}, caption)
-    seen = _gain_measured(compared)
-    known = {spec.name: f"; measured, {seen[0]:.2f} ({seen[1]})"} if seen else {}
-    known[device.get("rtx-4070-laptop").name] = _published_gain(kernels)
-    ratios = [
-        f"{_short(gpu)}: {full.us:.2f} ÷ {small.us:.2f} = {full.us / small.us:.2f}{known.get(gpu, '')}."
-        for gpu, (full, small) in reversed(bars.items())
-    ]
-    display.say(" ".join(ratios) + _why(bars) + _units([side for sides in bars.values() for side in sides]))
-    for side in [side for sides in bars.values() for side in sides]:
-        if text := _stand_in(side, compared, fit):
-            display.say(text)
-            return
+    _terms_drawn(bars, compared, fit)
+    full, small = bars[mapped.gpu.iloc[0]]
+    first = mapped.gpu.iloc[0]
+    text = f"{_short(first)}: {full.us:.2f} ÷ {small.us:.2f} = {full.us / small.us:.2f}"
+    text += _published_gain(kernels) if first == device.get("rtx-4070-laptop").name else ""
+    display.say(f"{text}.{_why(bars)}")
 
 
-def _terms_drawn(bars: dict[str, list[_Side]]) -> None:
-    """Draw each side's fixed time and the longer of its two terms, in percent of FP16's time on its GPU."""
+def _terms_drawn(bars: dict[str, list[_Side]], compared: Rows, fit: Any) -> None:
+    """Draw each side's fixed time and the longer of its two terms, in percent of FP16's time on its GPU; a
+    share that is none of arithmetic leaves open which of the two it is.
+    """
     names: list[str] = []
-    parts: dict[str, list[float]] = {"fixed time": [], "bytes": [], "FLOPs ÷ share": []}
+    parts: dict[str, list[float]] = {
+        part: [] for part in ("fixed time", "bytes", "FLOPs ÷ share", "bytes or FLOPs: not told apart")
+    }
     for gpu, (full, small) in bars.items():
         for side in (full, small):
             names.append(f"{_short(gpu)}, {_name(side.how)}")
-            longer, rest = [*parts][:0:-1] if side.by_flops else [*parts][1:]
-            parts["fixed time"].append(100 * side.fixed / full.us)
-            parts[longer].append(100 * (side.us - side.fixed) / full.us)
-            parts[rest].append(0.0)
+            open_ = side.by_flops and _stands_in(side, compared, fit)
+            longer = [*parts][3 if open_ else 2 if side.by_flops else 1]
+            for part, percents in parts.items():
+                us = side.fixed if part == "fixed time" else side.us - side.fixed if part == longer else 0.0
+                percents.append(100 * us / full.us)
     title = "Why the gain differs: what the time is made of"
     fig, ax = plot.figure("% of FP16's time on the same GPU", title=title, height=2.3)
     plot.stacked(ax, names, {name: each for name, each in parts.items() if any(each)})
-    plot.show(fig, f"{title}, at one token: the fixed time, and the longer of bytes and FLOPs ÷ share.")
+    plot.show(fig, f"{title}, by the tuned law, at one token.")
 
 
 def _short(gpu: str) -> str:
@@ -191,36 +254,48 @@ def _why(bars: dict[str, list[_Side]]) -> str:
     if two.fixed / two.us <= one.fixed / one.us:
         return ""
     text = (
-        f" INT4 shortens the term of bytes alone. Its fixed time is {one.fixed / one.us:.0%} of its time on "
-        f"the {first} and {two.fixed / two.us:.0%} on the {second}"
+        " Bytes take most of the time there, and INT4 shortens them alone. The fixed time is "
+        f"{one.fixed / one.us:.0%} of INT4's time on the {first} and {two.fixed / two.us:.0%} on the {second}"
     )
     if two.by_flops and not one.by_flops:
-        text += f", where FLOPs at {two.share:.0%} of the peak take longer than its bytes"
+        text += f", where FLOPs at {two.share:.0%} of the peak take longer than bytes"
     return f"{text}."
 
 
-def _units(sides: list[_Side]) -> str:
-    """Which unit multiplies, where it is one that the reader has not met."""
-    if {side.how.unit for side in sides} != {"fp32"}:
-        return ""
-    return " These ways multiply on *FP32 lanes*, an SM's units for single numbers, not on tensor cores."
+def _stands_in(side: _Side, compared: Rows, fit: Any) -> bool:
+    """Whether a side's share may be none of arithmetic: FLOPs decide no product of the way by the plain law,
+    and every one was of one token.
+    """
+    mine = compared[compared["label"] == _name(side.how)]
+    return side.share < 1 and not (mine["by"] == "compute").any() and bool((mine["batch"] == 1).all())
 
 
 def _stand_in(side: _Side, compared: Rows, fit: Any) -> str:
-    """Why a side's share is not one of arithmetic: it is low though FLOPs decide no product of the way."""
-    name, bound = _name(side.how), set(peak_shares(compared, fit)["label"])
-    if side.share >= 1 or name in bound:
+    """Why a side's share may not be one of arithmetic, where it may not."""
+    if not _stands_in(side, compared, fit):
         return ""
-    text = (
-        "**A share may stand in for another loss.** By the plain law FLOPs decide no product of "
-        f"{name}; yet its share is {side.share:.0%}."
+    return (
+        f" {_name(side.how)} was measured at one token alone, where bytes and FLOPs grow alike with the "
+        f"matrix: the fit cannot tell slow bytes ({side.bytes:.2f} µs at the full rate) from slow arithmetic "
+        f"({side.work:.1f} MFLOP ÷ ({side.share:.0%} × {side.peak:.1f} TFLOP/s) = {side.flops:.2f} µs)."
     )
-    if (compared.loc[compared["label"] == name, "batch"] == 1).all():
-        text += (
-            " At one token bytes and FLOPs grow alike with the matrix, so the fit cannot tell slow bytes "
-            "from slow arithmetic."
-        )
-    return f"{text} On another GPU this share scales with the peak, not with the memory: the map is rough."
+
+
+def _arithmetic(side: _Side, compared: Rows) -> str:
+    """Why a side's share is one of arithmetic: its time grows with tokens, and its bytes hardly do."""
+    mine = compared[(compared["label"] == _name(side.how)) & (compared.n == _DRAWN[0])]
+    mine = mine[mine.k == _DRAWN[1]].sort_values("batch")
+    if side.share >= 1 or mine.batch.nunique() < 2:
+        return ""
+    few, many = mine.iloc[0], mine.iloc[-1]
+    sizes = [perf_model.moved(side.how, *_DRAWN, int(row.batch)) for row in (few, many)]
+    if many.median_us / few.median_us < 2 * sizes[1] / sizes[0]:
+        return ""
+    return (
+        f" The {side.share:.0%} of {_name(side.how)} is arithmetic: from {counted(int(few.batch), 'token')} "
+        f"to {many.batch} its time grows from {few.median_us:.1f} to {many.median_us:.1f} µs, and its bytes "
+        f"by {sizes[1] / sizes[0] - 1:.0%}."
+    )
 
 
 def by_gpu(mapped: Rows, every: Rows, fit: Any) -> None:
@@ -267,15 +342,34 @@ def _not_in_order(mapped: Rows, every: Rows) -> str:
     )
 
 
-def kink(every: Rows, spec: Any) -> None:
-    """Say where FP16's fastest way changes, which bends its curve in the explorer."""
+def kink(every: Rows, mapped: Rows, timed: Rows, spec: Any) -> None:
+    """Say up to how many tokens INT4 is ahead on the recording's GPU, by the law and measured; and where
+    FP16's fastest way changes, which bends its curve in the explorer.
+    """
+    text = f"**The map by tokens, predicted.**{_ahead(mapped, timed, spec)}"
     mine = every[(every.gpu == spec.name) & (every.matrix == _CASE) & (every["format"] == "fp16")]
     mine = mine.sort_values("batch")
     for before, after in pairwise(mine.itertuples()):
         if before.way != after.way:
             names = [strategies.label("fp16", row.way) for row in (before, after)]
-            display.say(
-                f"Below is the whole map. A curve jumps where the fastest way changes, as from {names[0]} at "
+            text += (
+                f" A curve jumps where the fastest way changes, as from {names[0]} at "
                 f"{counted(before.batch, 'token')} to {names[1]} at {after.batch}."
             )
-            return
+            break
+    display.say(text)
+
+
+def _ahead(mapped: Rows, timed: Rows, spec: Any) -> str:
+    """Up to how many tokens INT4 is ahead of FP16 on the recording's GPU, by the law and measured."""
+    mine = timed[(timed.n == _DRAWN[0]) & (timed.k == _DRAWN[1])]
+    us = mine.pivot_table("median_us", "batch", "format", "min")
+    if not set(_FORMATS) <= set(us) or spec.name not in set(mapped.gpu):
+        return ""
+    us = us[[*_FORMATS]].dropna()
+    seen = max([0, *us.index[us["int4_g128"] < us["fp16"]]])
+    said = int(mapped.set_index("gpu").ahead[spec.name])
+    if seen == said or us.index.max() < said:
+        return ""
+    where = _short(spec.name)
+    return f" It has INT4 ahead up to {counted(said, 'token')} on the {where}; measured, up to {seen}."

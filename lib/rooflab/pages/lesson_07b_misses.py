@@ -20,16 +20,10 @@ SHARE_K = ("mmq_fp16_wgmma", "mmq_tiles")
 BELOW = 2 / 3  # of its unit's peak: a way that reaches less is far from what the plain law charges
 # Of each cause: its name, and what happens.
 _CAUSES = {
-    "peak": (
-        "far below the peak",
-        "a kernel also loads, converts and rescales; the peak counts products alone",
-    ),
-    "bandwidth": ("below the bandwidth", "bytes come more slowly than the memory's rate"),
-    "fixed": (
-        "short products",
-        "the fixed time is most of the time, and {fixed:.1f} µs does not fit all kernels",
-    ),
-    "tiles": ("k divided", "few tiles fill all SMs, where the law leaves SMs idle"),
+    "peak": ("far below the peak", ": kernels convert and rescale too"),
+    "bandwidth": ("below the bandwidth", ": bytes come more slowly"),
+    "fixed": ("short products", ": {fixed:.1f} µs does not fit all kernels"),
+    "tiles": ("k divided", ": few tiles fill all SMs"),
 }
 
 
@@ -103,19 +97,21 @@ def causes(compared: Rows, here: Any, fit: Any) -> None:
         part = bad[bad["cause"] == cause]
         if part.empty:
             continue
-        name, happens = _CAUSES.get(cause, ("none of these", "no cause was found"))
+        name, happens = _CAUSES.get(cause, ("none of these", ""))
         row = _example(part, cause, here)
         digits = 1 if max(row["one_us"], row["median_us"]) < 100 else 0
         times = [f"{row[each]:,.{digits}f}" for each in ("one_us", "median_us")]
         mended = int((part["own_off"].abs() <= 25).sum())
-        lines.append((name, happens.format(fixed=fit.launch_us), len(part), mended, *times))
+        happens = happens.format(fixed=fit.launch_us)
+        example = f"{row['label']}, {row['n']:,} × {row['k']:,}, {row['batch']:,}"
+        lines.append((f"{name}{happens}", len(part), mended, example, *times))
     text = f"The plain law puts {len(bad):,} of {len(compared):,} products further off than 25%."
     if lines:
         text += " *Mended*: the tuned law, which follows, is within 25%."
     display.say(text)
     if lines:
-        heads = ("cause", "what happens", "products", "mended", "e.g. by the law, µs", "measured, µs")
-        columns = ["cause", "happens", "rows", "mended", "law", "us"]
+        heads = ("cause", "products", "mended", "e.g. way, matrix, tokens", "law, µs", "measured, µs")
+        columns = ["cause", "rows", "mended", "example", "law", "us"]
         table = pd.DataFrame(lines, columns=columns)
         display.table(table, dict(zip(columns, heads, strict=True)), {})
 
@@ -151,7 +147,7 @@ def divided(compared: Rows, here: Any, fit: Any) -> None:
         else f"{tiles} tiles for {here.sms} SMs: by the law SMs are idle in the last round."
     )
     display.say(
-        f"**k divided: {_sizes(row)}.** {text} The kernel cuts each dot product, of length *k*, into parts, "
+        f"**k divided: {_named(row)}.** {text} The kernel cuts each dot product, of length *k*, into parts, "
         "gives the parts to idle SMs and adds up their sums ([lesson 05d](05d_mmq.ipynb)): "
         f"{row['median_us']:.1f} µs, where the law has {row['one_us']:.1f}."
     )
@@ -228,8 +224,16 @@ def _share_worked(row: Any, here: Any, fit: Any) -> str:
     compute = flops / here.peak(how.unit) / 1e6
     left = row.median_us - launches * fit.launch_us
     kernels = f"{launches} × {fit.launch_us:.2f}" if launches > 1 else f"{fit.launch_us:.2f}"
+    tiles = ""
+    if how.tile is not None:
+        count = -(-int(row.n) // how.tile[0]) * -(-int(row.batch) // how.tile[1])
+        tiles = f"{count:,} tiles, {counted(-(-count // here.sms), 'round')}: "
+    int8 = how.unit in ("dp4a", "int8_scaled")
+    rate = "TOP/s" if int8 else "TFLOP/s"
+    two = " Two kernels: one makes the activations int8, one multiplies." if int8 and launches == 2 else ""
     return (
-        f"**Worked out: the share of {_named(row)}.** At the peak its FLOPs take {compute:,.2f} µs. "
+        f"**Worked out: the share of {_named(row)}.** {tiles}at {here.peak(how.unit):,.0f} {rate}, the peak, "
+        f"FLOPs take {compute:,.2f} µs.{two} "
         f"Measured: {row.median_us:,.2f}, of them {kernels} fixed. {compute:,.2f} ÷ "
         f"({row.median_us:,.2f} − {kernels}) = {compute / left:.0%}. Fitted to all products of this way it "
         f"is {own.share:.0%}."

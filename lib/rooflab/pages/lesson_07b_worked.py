@@ -28,7 +28,7 @@ def worked(row: Any, here: Any, fit: Any) -> str:
         text += (
             f"Tiles of {high} × {wide}: {tiles:,} on {here.sms} SMs, {counted(rounds, 'round')}. A tile has "
             f"{one / 1e6:,.1f} MFLOP, an SM makes {peak:,.1f} ÷ {here.sms} = {peak / here.sms:.3f} TFLOP/s: "
-            f"FLOPs take {compute:,.2f} µs; bytes take {memory:.2f}. "
+            f"FLOPs take {compute:,.2f} µs, bytes {memory:.2f}. "
         )
     else:
         text += (
@@ -74,8 +74,8 @@ def _say_first(rows: Rows, here: Any, fit: Any) -> None:
 
 
 def rounds_drawn(compared: Rows, sms: int) -> None:
-    """Draw how products' tiles come to the SMs, without an empty place in a tile where there are such: just
-    under one tile an SM, and just above it.
+    """Draw how products' tiles come to the SMs, round by round, without an empty place in a tile where there
+    are such: just under one tile an SM, and just above it.
     """
     found = compared.assign(why=[extrapolation.reason(row, sms) for row in compared.itertuples()])
     found = found.assign(tiles=found["why"].str.extract(r"^(\d+) tiles for")[0].astype(float))
@@ -90,13 +90,16 @@ def rounds_drawn(compared: Rows, sms: int) -> None:
     below = below.sort_values("tiles", kind="stable", ascending=False)
     some = [*([below.iloc[0]] if len(below) else []), just]
     tiles, whose = [int(row["tiles"]) for row in some], []
-    parts = [(counted(-(-count // sms), "round"), count) for count in tiles]
-    diagram.dealt(parts, sms, "Tiles of a product, dealt to the SMs", "tiles").show()
+    rounds = -(-tiles[-1] // sms)
+    parts = [("round 1 of 1", tiles[0])] if len(some) == 2 else []
+    parts += [(f"round {each + 1} of {rounds}", min(sms, tiles[-1] - each * sms)) for each in range(rounds)]
+    words = [f"{tiles[0]} take 1 round"] if len(some) == 2 else []
+    words += [f"{tiles[-1]} take {counted(rounds, 'round')}"]
+    diagram.dealt(parts, sms, f"Tiles dealt to {sms} SMs: {', '.join(words)}", "tiles").show()
     for row in some:
         whose.append(
             f"{row['n']:,} × {row['k']:,} with {counted(int(row['batch']), 'token')} has {row['tiles']:.0f}"
         )
-    rounds = -(-tiles[-1] // sms)
     idle = 1 - tiles[-1] / (rounds * sms)
     high, wide = perf_model.strategy(just["format"], just["impl"]).tile or (0, 0)
     text = f"{whose[0]}, 1 round; " if len(some) == 2 else ""

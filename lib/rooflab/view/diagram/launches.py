@@ -172,7 +172,7 @@ def dealt(parts: Sequence[tuple[str, int]], sms: int, title: str, things: str = 
     """What each of a GPU's SMs gets of each part's (name, number of `things`), dealt one after the other: a
     square an SM, the darker the more it gets.
     """
-    canvas, said = Canvas(), []
+    canvas, said, used = Canvas(), [], set()
     across = 22 if len(parts) < 4 else 12
     pitch = svg.WIDTH / max(3, len(parts))
     cell = min(10.0, (pitch - 20) / across)
@@ -186,6 +186,7 @@ def dealt(parts: Sequence[tuple[str, int]], sms: int, title: str, things: str = 
             size -= 0.5
         canvas.text(x, 12, name, size, bold=True)
         canvas.text(x, 27, counted(count, things.removesuffix("s")), svg.SMALL)
+        used |= {min(most, 3), min(most - (full < sms), 3)}
         canvas.cells(at[:full], cell, cell, shades[min(most, 3)])
         canvas.cells(at[full:], cell, cell, shades[min(most - 1, 3)])
         shares = [f"{most} on {counted(full, 'SM')}"]
@@ -196,7 +197,8 @@ def dealt(parts: Sequence[tuple[str, int]], sms: int, title: str, things: str = 
     x, y = 0.0, canvas.height + 12
     canvas.text(x, y + 10, f"{things} of an SM:", svg.SMALL)
     x += svg.wide(f"{things} of an SM:", svg.SMALL) + 12
-    for fill, words in zip(shades, ("none", "1", "2", "3 or more"), strict=True):
+    for each in sorted(used):
+        fill, words = shades[each], ("none", "1", "2", "3 or more")[each]
         canvas.rect(x, y, 11, 11, fill)
         canvas.text(x + 16, y + 10, words, svg.SMALL)
         x += 34 + svg.wide(words, svg.SMALL)

@@ -195,25 +195,23 @@ def facts(here: Lab) -> None:
 
 def charged() -> None:
     """Say what the bound charges for a sum, and what overlap saves if it hides the starts of launches."""
-    launches, each = launched()[1], links.LAUNCH_US
-    hops = links.crossings("all_reduce", links.NCCL)
+    launches, each, hop = launched()[1], links.LAUNCH_US, links.HOP_US
     display.say(
-        f"A sum inside a norm is charged {links.HOP_US:g} µs for a crossing of the link, and its bytes. Our "
-        f"kernel for a sum is charged {each:g} more, for its launch; NCCL's a launch and {hops} crossings. "
-        "These prices are assumed in [lesson 10](10_links.ipynb). By the fused way a GPU also reads only its "
-        "part of the output head ([appendix](#the-output-head-in-shares))."
-    )
-    display.say(
-        "If overlap hides just the starts of launches, it saves "
-        f"{launches} × {each:g} = {launches * each:.1f} µs a layer."
+        f"A sum inside a norm is charged {hop:g} µs for a crossing of the link, and its bytes. A GPU reads "
+        "only its part of the output head, too ([appendix](#the-output-head-in-shares)). If overlap hides "
+        f"just the starts of launches, it saves {launches} × {each:g} = {launches * each:.1f} µs a layer. A "
+        f"start of {each:g} µs and a crossing of {hop:g} are assumptions of [lesson 10](10_links.ipynb)."
     )
 
 
 def timed() -> None:
-    """Say what a timed token is, and what the gate compares."""
+    """Say what a timed token is, what the gate compares, and what bounds charge for a sum as a kernel."""
+    hops = links.crossings("all_reduce", links.NCCL)
     display.say(
         f"Timed are {links.STEPS} tokens after a prompt of {links.PROMPT}, with random weights. Before that "
-        "the gate compares logits with float64, on two layers of each model's widths."
+        "the gate compares logits with float64, on two layers of each model's widths. In bounds our kernel "
+        f"for a sum takes {links.LAUNCH_US:g} µs more than a sum in a norm, for its launch; NCCL's takes a "
+        f"launch and {hops} crossings."
     )
 
 

@@ -4,12 +4,10 @@ kernels as dependent ones.
 
 from __future__ import annotations
 
-import pandas as pd
-
 from rooflab.numerics import model_shapes
 from rooflab.pages import Rows
 from rooflab.pages.lesson_10c import a_layer, launched, thread
-from rooflab.studies import links, split
+from rooflab.studies import links
 from rooflab.view import diagram, display
 from rooflab.view.diagram import handovers
 from rooflab.words import listed
@@ -41,22 +39,6 @@ def ended() -> None:
         f"**on two GPUs every layer is {launched()[0]} launches**, each waiting until "
         "the one before has ended. The fewer bytes a layer reads, the larger the share of these starts."
     )
-
-
-def ways(rows: Rows) -> None:
-    """Show by what the timed ways differ: launches, overlap, and what their kernels are made for."""
-    separate, inside = (f"{count} a layer" for count in launched())
-    timed = set(rows.loc[rows["operator"] == "decode", "impl"])
-    lines = [
-        (links.ALONE, "One GPU", "as few as 1 a token", "no", "one token"),
-        (links.NCCL, "Sums by NCCL", separate, "no", "one token"),
-        (split.SEPARATE, "Sums by our kernel", separate, "no", "one token"),
-        (split.FUSED, "The fused way", inside, "yes", "a batch of tokens"),
-    ]
-    names = ["impl", "way", "launches", "overlap", "kernels"]
-    table = pd.DataFrame([line for line in lines if line[0] in timed], columns=names)
-    columns = {"way": "Way", "launches": "Launches", "overlap": "Overlap", "kernels": "Kernels made for"}
-    display.table(table, columns, dict.fromkeys(columns, ""), "The ways that are timed")
 
 
 def timeline(rows: Rows) -> None:

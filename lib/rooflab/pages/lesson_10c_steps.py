@@ -226,8 +226,8 @@ def _left(table: Rows) -> str:
         return "**Above the bound nothing is left.**"
     text = (
         f"**The bound, compared with {{before}}: {span(table['over'].clip(lower=0))} µs a layer are left "
-        "above it.** They hold starts that are not hidden, waits for the other GPU, and reading below the "
-        "datasheet's bandwidth; these were not timed apart."
+        "above it.** They hold starts that are not hidden, waits for the other GPU, and kernels that read "
+        "below the datasheet's bandwidth; these were not timed apart."
     )
     both = table.dropna(subset=["alone", "alone_bound"])
     if both.empty:

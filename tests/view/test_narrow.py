@@ -96,6 +96,19 @@ def test_axes_side_by_side_stand_one_under_the_other():
     assert first.y0 > second.y1 and first.x0 == pytest.approx(second.x0, abs=1)
 
 
+def test_a_grid_of_bars_has_room_for_the_names_of_each():
+    fig, axes = plot.figure(columns=2, down=2, height=3.0)
+    for ax in axes:
+        ax.barh([0, 1], [1.0, 2.0])
+    axes[0].set_yticks([0, 1], ["short", LONG])
+    narrow.narrowed(fig)
+    fig.draw_without_rendering()
+    places = [ax.get_window_extent() for ax in axes]
+    assert all(upper.y0 > lower.y1 for upper, lower in zip(places, places[1:], strict=False))
+    long = axes[3].get_yticklabels()[1].get_window_extent()
+    assert long.height < places[3].height, "a name's lines are beside its bar, in each of them"
+
+
 def test_the_picture_comes_where_it_is_asked_for_alone(monkeypatch, capsys):
     shown = []
     monkeypatch.setattr(plot, "display", lambda data, raw: shown.append(data))

@@ -14,7 +14,6 @@ from rooflab.pages import (
     SOURCES,
     Opening,
     Rows,
-    lesson_10,
     lesson_10b,
     lesson_10c_memory,
     one_line,
@@ -73,8 +72,8 @@ def opening(rows: Rows, here: Lab) -> Opening:
     fused = found[(found["impl"] == split.FUSED) & found["gain"].notna()]
     large, least = (fused.loc[at(fused["gain"])] for at in (pd.Series.idxmax, pd.Series.idxmin))
     answer = (
-        f"Two {gpu}s make a token {spanned(fused['gain'], '.2f')} times as fast as one if launches overlap"
-        f"{_without(found)}. "
+        f"Two {gpu}s make a token {spanned(fused['gain'], '.2f')} times as fast as one if sums are part "
+        f"of norms and launches overlap{_without(found)}. "
         f"{large['title']} gains most: {speed(large['tok_s'])} tokens a second where one GPU makes "
         f"{speed(by.loc[large['title'], links.ALONE]['tok_s'])}."
     )
@@ -84,7 +83,7 @@ def opening(rows: Rows, here: Lab) -> Opening:
     able = (
         "say what a launch that overlaps the one before it hides, and measure it",
         "move a sum over GPUs into the kernel that needs it, and count the launches that this spares",
-        "bound a token on several GPUs, and find where the time above the bound is longest",
+        "bound a token on several GPUs, and say which step brings a model closer to its bound",
         "say how many GPUs a model needs for its weights and KV cache "
         "([appendix](#how-many-gpus-the-memory-asks-for))",
     )
@@ -100,7 +99,7 @@ def speed(tok_s: float) -> str:
 def _without(found: Rows) -> str:
     """The gains with a kernel for each sum, beside those of the fused way; "" where they were not timed."""
     gains = found.loc[found["impl"] == split.SEPARATE, "gain"].dropna()
-    told = f", and {spanned(gains, '.2f')} times with a kernel for each sum over the GPUs"
+    told = f", and {spanned(gains, '.2f')} times with our kernel for each sum"
     return told if len(gains) else ""
 
 
@@ -131,7 +130,10 @@ def _remedy(found: Rows) -> str:
     level = by.index[by[split.FUSED] > by[split.SEPARATE] / crossover.LEVEL]
     if level.empty:
         return text
-    return f"{text} It does not always help: on {listed(level)} it is no faster than a kernel for each sum."
+    text += f" It does not always help: on {listed(level)} it is no faster than our kernel for each sum"
+    slower = by[split.FUSED_PLAIN] > by[split.SEPARATE] * crossover.LEVEL if split.FUSED_PLAIN in by else None
+    known = slower is not None and slower[level].all()
+    return f"{text}{', most likely because its products run other kernels' if known else ''}."
 
 
 def thread(rows: Rows) -> str:
@@ -171,7 +173,7 @@ def _chart(found: Rows, gpu: Any) -> Any:
     shared = found[found["gain"].notna() & (found["impl"] != links.ALONE)]
     names = list(dict.fromkeys(shared["title"]))
     caption = "A token on two GPUs, times one GPU's speed"
-    fig, ax = plot.figure("times one GPU's speed", title=caption, height=1.2 + 0.38 * len(names))
+    fig, ax = plot.figure("times one GPU's speed", title=caption, height=1.2 + 0.44 * len(names))
     by = shared.set_index(["title", "impl"])["gain"]
     parts = {  # our kernel first: it and NCCL have the colours of lesson 10b's chart
         WAYS[impl]: [by.get((name, impl), np.nan) for name in names] for impl in SHADES
@@ -188,25 +190,28 @@ def _chart(found: Rows, gpu: Any) -> Any:
 def facts(here: Lab) -> None:
     """Show whose figures these are, and what joins the GPUs."""
     run = here.run_of("split")
-    note = lesson_10.joined(str(run["note"]))
-    one_line({"GPU": " · ".join([run["gpu"], SOURCES[here.mode], f"run {run['run']}", note])})
+    one_line({"GPU": " · ".join([run["gpu"], SOURCES[here.mode], f"run {run['run']}", str(run["note"])])})
 
 
 def charged() -> None:
     """Say what the bound charges for a sum, and what overlap saves if it hides the starts of launches."""
-    launches, each = launched()[1], links.LAUNCH_US
+    launches, each, hop = launched()[1], links.LAUNCH_US, links.HOP_US
     display.say(
-        f"A sum is charged as in the table, with [lesson 10](10_links.ipynb)'s {each:g} µs for a launch and "
-        f"{links.HOP_US:g} µs for a crossing of the link, and its bytes. If overlap hides just the starts of "
-        f"launches, it saves {launches} × {each:g} = {launches * each:.1f} µs a layer."
+        f"A sum inside a norm is charged {hop:g} µs for a crossing of the link, and its bytes. A GPU reads "
+        "only its part of the output head, too ([appendix](#the-output-head-in-shares)). If overlap hides "
+        f"just the starts of launches, it saves {launches} × {each:g} = {launches * each:.1f} µs a layer. A "
+        f"start of {each:g} µs and a crossing of {hop:g} are assumptions of [lesson 10](10_links.ipynb)."
     )
 
 
 def timed() -> None:
-    """Say what a timed token is, and what the gate compares."""
+    """Say what a timed token is, what the gate compares, and what bounds charge for a sum as a kernel."""
+    hops = links.crossings("all_reduce", links.NCCL)
     display.say(
         f"Timed are {links.STEPS} tokens after a prompt of {links.PROMPT}, with random weights. Before that "
-        "the gate compares logits with float64, on two layers of each model's widths."
+        "the gate compares logits with float64, on two layers of each model's widths. In bounds our kernel "
+        f"for a sum takes {links.LAUNCH_US:g} µs more than a sum in a norm, for its launch; NCCL's takes a "
+        f"launch and {hops} crossings."
     )
 
 
@@ -290,8 +295,8 @@ def every_row(rows: Rows) -> None:
 
 
 def pays(rows: Rows, gpu: Any) -> None:
-    """Say on which models a second GPU pays by the fused way, what of that overlap decides, and whether gains
-    fall short of their predictions.
+    """Say on which models a second GPU pays by the fused way, whether gains fall short of their predictions,
+    and how the picture that follows is read.
     """
     found = tokens(rows)
     gains = gains_by(found)
@@ -300,16 +305,11 @@ def pays(rows: Rows, gpu: Any) -> None:
         good = gains.index[gains["got"] > crossover.LEVEL]
         which = f"{len(good)} of {counted(len(gains), 'model')}"
         which = f"all {counted(len(gains), 'model')}" if len(good) == len(gains) > 1 else which
-        text = f"**By {WAYS[split.FUSED]} two {gpu}s are faster than one on {which}.**"
-    display.say(f"{text}{_decides(gains)}{_short_of(gains)}{_of_its_bound(found)}".strip())
-
-
-def _decides(gains: Rows) -> str:
-    """The models that overlap alone brings from below one GPU's speed above it."""
-    turned = gains.index[(gains["plain"] < 1) & (gains["got"] > 1)]
-    if turned.empty:
-        return ""
-    return f" On {listed(turned)} overlap decides: without it two take longer than one."
+        text = (
+            f"**By {WAYS[split.FUSED]} two {gpu}s are faster than one on {which}.**{_short_of(gains)} The "
+            "picture shows why, step by step; each bar is one change to the bar above it."
+        )
+    display.say(f"{text}{_of_its_bound(found)}".strip())
 
 
 def _of_its_bound(found: Rows) -> str:

@@ -67,11 +67,7 @@ def _from(run: Any, held_gb: float) -> str:
     """A GPU's memory, with who says so."""
     if is_blank(run["memory_bytes"]):
         return f"the {held_gb:g} GB that the datasheet promises"
-    gib, spec = held_gb * 1e9 / 2**30, device.match(str(run["gpu"]))
-    text = f"the {held_gb:.1f} GB ({gib:.1f} GiB) that the driver reports"
-    if spec and abs(gib - spec.memory_gb) < 1 < abs(held_gb - spec.memory_gb):
-        text += f" (the datasheet's {spec.memory_gb:g} GB is probably these GiB)"
-    return text
+    return f"the {held_gb:.1f} GB ({held_gb * 1e9 / 2**30:.1f} GiB) that the driver reports"
 
 
 def short(kinds: Iterable[tuple[str, str]], held_gb: float) -> dict[str, float]:

@@ -4,12 +4,10 @@ kernels as dependent ones.
 
 from __future__ import annotations
 
-import pandas as pd
-
 from rooflab.numerics import model_shapes
 from rooflab.pages import Rows
 from rooflab.pages.lesson_10c import a_layer, launched, thread
-from rooflab.studies import links, split
+from rooflab.studies import links
 from rooflab.view import diagram, display
 from rooflab.view.diagram import handovers
 from rooflab.words import listed
@@ -35,42 +33,12 @@ def spared() -> None:
 def ended() -> None:
     """Say what sums over GPUs make of the one launch of a token, by the launches of the engine's source."""
     display.say(
-        "On one GPU a token is one launch ([lesson 08](08_decoder.ipynb)): its blocks wait for each other at "
-        "barriers, which do not reach the other GPU. So [lesson 10b](10b_all_reduce.ipynb) makes each sum in "
-        f"a kernel of its own: **on two GPUs every layer is {launched()[0]} launches**, each waiting until "
+        "On one GPU a token can be one launch ([lesson 08](08_decoder.ipynb)): its blocks wait for each "
+        "other at barriers, which do not reach the other GPU. To wait for it inside that launch was not "
+        "tried. Instead [lesson 10b](10b_all_reduce.ipynb) makes each sum in a kernel of its own: "
+        f"**on two GPUs every layer is {launched()[0]} launches**, each waiting until "
         "the one before has ended. The fewer bytes a layer reads, the larger the share of these starts."
     )
-
-
-def ways(rows: Rows) -> None:
-    """Show by what the timed ways differ: launches, a sum and its price in the bound, head and kernels."""
-    separate, inside = (f"{count} a layer" for count in launched())
-    timed = set(rows.loc[rows["operator"] == "decode", "impl"])
-    apart = ("whole", "one token")
-    lines = [
-        (links.ALONE, "One GPU", "1 a token", "no", "none", *apart),
-        (links.NCCL, "Sums by NCCL", separate, "no", f"kernel: {_price(links.NCCL)}", *apart),
-        (split.SEPARATE, "Sums by our kernel", separate, "no", f"kernel: {_price(split.SEPARATE)}", *apart),
-        (split.FUSED, "The fused way", inside, "yes", f"in a norm: {_price(split.FUSED)}", "half", "a batch"),
-    ]
-    names = ["impl", "way", "launches", "overlap", "sum", "head", "kernels"]
-    table = pd.DataFrame([line for line in lines if line[0] in timed], columns=names)
-    columns = {
-        "way": "Way",
-        "launches": "Launches",
-        "overlap": "Overlap",
-        "sum": "A sum",
-    }
-    columns |= {"head": "Output head", "kernels": "Kernels for"}
-    caption = "The ways that are timed, and what a sum is charged: launch + crossings of the link (µs)"
-    display.table(table, columns, dict.fromkeys(columns, ""), caption)
-
-
-def _price(impl: str) -> str:
-    """What the bound charges for a sum beside its bytes, as launch and crossings."""
-    crossed = 1 if impl == split.FUSED else links.crossings("all_reduce", impl)
-    hops = f"{links.HOP_US:g}" if crossed == 1 else f"{crossed} × {links.HOP_US:g}"
-    return hops if impl == split.FUSED else f"{links.LAUNCH_US:g} + {hops}"
 
 
 def timeline(rows: Rows) -> None:

@@ -105,7 +105,8 @@ def _one_under_the_other(fig: Figure) -> None:
     axes = list(fig.axes)
     if len(axes) < 2:
         return
-    height = fig.get_figheight()
+    place = axes[0].get_subplotspec()
+    height = fig.get_figheight() / (place.get_gridspec().nrows if place else 1)
     grid = fig.add_gridspec(len(axes), 1)
     for k, ax in enumerate(axes):
         ax.set_subplotspec(grid[k])
@@ -122,8 +123,8 @@ def _names(ax: Axes) -> None:
     if broken == names:
         return
     ax.set_yticks(ax.get_yticks(), broken)
-    fig = figure_of(ax)
-    fig.set_figheight(fig.get_figheight() + _LINE * sum(name.count("\n") for name in broken))
+    fig, alike = figure_of(ax), len(ax.get_shared_y_axes().get_siblings(ax))  # all of them have these names
+    fig.set_figheight(fig.get_figheight() + alike * _LINE * sum(name.count("\n") for name in broken))
 
 
 def _ends(ax: Axes) -> None:

@@ -40,19 +40,20 @@ def figure(
     xlog: bool = False,
     ylog: bool = False,
     columns: int = 1,
+    down: int = 1,
     height: float = 3.6,
 ) -> tuple[Figure, Any]:
     """A new figure in the course's style, 6.4 inches wide (9.6 for several columns) at 100 dpi, and its axes.
 
-    Returns (figure, axes), with a list of axes when `columns` is above 1 (they share the y axis). Axes are
-    linear unless asked. The figure does not pass through pyplot, so no global state changes and nothing is
-    displayed before `show`.
+    Returns (figure, axes), with a list of axes when `columns` is above 1 (they share the y axis), row by row
+    where several are `down`. Axes are linear unless asked. The figure does not pass through pyplot, so no
+    global state changes and nothing is displayed before `show`.
     """
     with style.context():
         fig = Figure(figsize=(6.4 if columns == 1 else 9.6, height), dpi=DPI, layout="constrained")
         FigureCanvasAgg(fig)
-        grid = fig.subplots(1, columns, sharey=True, squeeze=False)
-        for ax in grid[0]:
+        grid = fig.subplots(down, columns, sharey=True, squeeze=False)
+        for ax in grid.flat:
             ax.set_xlabel(xlabel)
             ax.margins(x=0.02)
             if xlog:
@@ -65,7 +66,7 @@ def figure(
             grid[0][0].set_title(title)
         elif title:
             fig.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
-    return fig, grid[0][0] if columns == 1 else list(grid[0])
+    return fig, grid[0][0] if columns == 1 else list(grid.flat)
 
 
 def series(

@@ -188,9 +188,11 @@ def launches_over_time(
     half = (len(names) + 1) // 2
     for k, line in enumerate((names[:half], names[half:])):
         canvas.text(0, y + 32 + 15 * k, ", ".join(line), svg.SMALL)
-    note = f"A launch is drawn {parts[0][1]:.1f} µs long, a product by its weights; amber is the "
-    note += "rest of what is hidden."
-    canvas.text(0, y + 62, note, svg.SMALL)
+    note = f"A layer: a token ÷ layers. Assumed: {parts[0][1]:.1f} µs a launch. Amber: the rest of what is "
+    canvas.text(0, y + 62, f"{note}hidden.", svg.SMALL)
+    canvas.text(
+        0, y + 77, "Blue: what is left of the time, shared among products by their weights.", svg.SMALL
+    )
     title = f"A sketch of a layer of {whose}"
     says = (
         f"{whose}. Plain launches take {plain:.1f} µs a layer: each begins when the one before has ended. "

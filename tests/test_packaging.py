@@ -380,7 +380,7 @@ def test_the_version_has_one_home() -> None:
 
 
 def test_a_skip_for_want_of_a_tool_fails_where_all_is_required(tmp_path: Path) -> None:
-    for name in ("conftest.py", "warm_kernels.py"):
+    for name in ("conftest.py", "shares.py", "warm_kernels.py"):
         (tmp_path / name).write_text((ROOT / "tests" / name).read_text())
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"

@@ -15,7 +15,7 @@ from rooflab.numerics import model_shapes
 from rooflab.profile import parts
 from rooflab.profile.ncu import METRICS, STALLS
 from rooflab.records.case import Case
-from rooflab.studies.attribution import Attribution
+from rooflab.studies import attribution
 from rooflab.studies.launch_rule import Rule, by_part, named, part_times
 
 
@@ -94,7 +94,9 @@ def counters(profile: pd.DataFrame) -> pd.DataFrame:
     operator, us, mb (moved between DRAM and L2), gb_s, and waits: the two reasons its warps wait for most,
     as (reason, cycles for each instruction issued) pairs.
     """
-    found = profile.assign(operator=[Attribution().case(case).operator for case in profile["case"]])
+    found = profile.assign(
+        operator=[attribution.Attribution().case(case).operator for case in profile["case"]]
+    )
     for name in found.columns.intersection(list(METRICS)):
         found[name] = pd.to_numeric(found[name], errors="coerce")
     found["us"] = found["time_ns"] / 1e3
@@ -223,10 +225,10 @@ def taken(lab: Any, cases: Sequence[Case]) -> tuple[pd.DataFrame, pd.DataFrame]:
     if lab.mode == "replay":
         held = set(lab.store.read("attribution")["case"])
         cases = [case for case in cases if case.id in held or case.impl != "transformers.compile"]
-    rows = lab.measure("attribution", cases)
-    trace = lab.profile("attribution", cases, "nsys")
+    rows, steps = lab.measure("attribution", cases), attribution.to_trace(cases)
+    trace = lab.profile("attribution", steps, "nsys")
     if trace.empty and len(rows):
-        found = [_by_cupti(lab, case) for case in cases]
+        found = [_by_cupti(lab, case) for case in steps]
         trace = pd.concat([each for each in found if len(each)] or found[:1], ignore_index=True)
     return rows, named(trace)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -79,6 +79,12 @@ def lengths(prompts: Sequence[int] = LENGTHS, model: str = MODEL) -> list[Case]:
     return [replace(case, options=few) for case in prefill(prompts, model, "random")]
 
 
+def to_trace(cases: Iterable[Case]) -> list[Case]:
+    """Of whole steps those that are traced: a compiled one takes half a minute, so of CONTEXTS at COUNTED."""
+    untraced = {*CONTEXTS} - {*COUNTED}
+    return [case for case in cases if case.impl != COMPILED or case.seq not in untraced]
+
+
 def products_alone(model: str = MODEL, widths: Sequence[int] = WIDTHS) -> list[Case]:
     """The model's weight products alone, cold, by cuBLAS, and a few more of its hidden width for a curve."""
     found = model_shapes.get(model)
@@ -106,13 +112,9 @@ class Attribution(Study):
         return [*decode(), *prefill(), *lengths(), *products_alone()]
 
     def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
-        traced = [
-            case
-            for case in self.cases(effort, device)
-            if case.operator != "gemv" and (case.impl != COMPILED or case.seq in COUNTED)
-        ]
-        both = [case for case in traced if case.seq in COUNTED and case.impl != COMPILED]
-        return [("nsys", traced, None), ("cupti", both, None), ("ncu", counted(), METRICS)]
+        steps = to_trace(case for case in self.cases(effort, device) if case.operator != "gemv")
+        both = [case for case in steps if case.seq in COUNTED and case.impl != COMPILED]
+        return [("nsys", steps, None), ("cupti", both, None), ("ncu", counted(), METRICS)]
 
     def needs(self, case: Case) -> str | None:
         return "torch" if case.operator == "gemv" else "transformers"

@@ -62,7 +62,7 @@ def keep_profile(
         write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
 
 
-_PROCESSES = 4
+_PROCESSES = 6
 
 
 def _answers(study: str, cases: Sequence[Case]) -> pd.DataFrame:

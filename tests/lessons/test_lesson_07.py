@@ -231,6 +231,11 @@ def test_each_cause_of_a_failure_has_a_row_and_each_way_its_counts(law, rows, mo
         told[-1].startswith("**k divided: Q8_0 FP16 wgmma in tiles, 1,536 × 8,960")
         and "12 tiles for 132 SMs" in told[-1]
     )
+    had, cut, seen = (
+        float(re.search(words, told[-1])[1])
+        for words in (r"the law has ([\d.]+)", r"in 11 parts ([\d.]+)\.$", r": ([\d.]+) µs, where")
+    )
+    assert cut < seen < had, "parts fill the SMs; adding them up is not in the law"
     lesson_07b.failures(compared, machine, fit, here)
     assert (
         "`copy`" in told[-1]
@@ -312,7 +317,7 @@ def test_the_laws_are_counted_beside_the_tuned_one(law, rows, monkeypatch):
     apart = perf_model.left_out(rows[rows["clock"] == "graph"], machine)
     lesson_07b.within_bounds(compared, apart, "GPU", (fit, compared, apart), races)
     table = tables[0][0]
-    assert list(table["law"]) == ["plain", "tuned", "tuned", "with a share of the bandwidth"]
+    assert list(table["numbers"]) == ["1", "2 a way", "2 a way", "3 a way"]
     assert [bool(each) for each in table["stay"] + table["cross"]] == [True] * 4
     cross = lesson_07b.crossovers(races)
     assert f"names it in {table['stay'].iloc[1]} pairs" in told[1]

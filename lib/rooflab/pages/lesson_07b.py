@@ -88,9 +88,7 @@ def _which(stay: Rows, cross: Rows, near: float) -> tuple[str, str]:
         else []
     )
     if len(cross):
-        parts.append(
-            f"where the winner changes with tokens, the law finds the place in {cross.sum()} of {len(cross)}"
-        )
+        parts.append(f"where the winner changes with tokens, it finds where in {cross.sum()} of {len(cross)}")
     word = (
         "Yes, of the kernels it was fitted to: t"
         if told.all()

@@ -76,10 +76,10 @@ def laptop_near(kernels: Rows, fit: Any) -> None:
     tuned = ""
     if len(known):
         worst = known.own_off.loc[known.own_off.abs().idxmax()]
-        tuned = f" The tuned law's, on {listed(dict.fromkeys(known.label))}, is {abs(worst):.1f}%"
+        tuned = f" The tuned law's is {abs(worst):.1f}%, on {listed(dict.fromkeys(known.label))}"
         if len(known) < len(kernels):
             others = listed(dict.fromkeys(kernels.label[kernels.own_off.isna()]))
-            tuned += f"; {others} was not timed here, so it has no numbers for that"
+            tuned += f"; it has no numbers for {others}, which was not timed here"
         tuned += "."
     display.say(
         f"The plain law's worst is {kernels.off.abs().max():.1f}% off.{tuned}"

@@ -136,6 +136,7 @@ def divided(compared: Rows, here: Any, fit: Any) -> None:
         return
     row = _example(bad, "tiles", here)
     tiles = int(str(row["why"]).partition(" ")[0])
+    cut = _cut(row, here, fit, here.sms // tiles) if tiles < here.sms / 2 else ""
     text = (
         f"{tiles} tiles for {here.sms} SMs: by the law {here.sms - tiles} are idle."
         if tiles < here.sms
@@ -145,13 +146,25 @@ def divided(compared: Rows, here: Any, fit: Any) -> None:
         f"**k divided: {_named(row)}.** {text} Such a kernel deals whole tiles in full rounds. In a last "
         "round that leaves SMs idle it cuts each dot product, of length *k*, into parts for idle SMs and "
         f"adds up their sums ([lesson 05d](05d_mmq.ipynb)): {row['median_us']:.1f} µs, where the law has "
-        f"{row['one_us']:.1f}."
+        f"{row['one_us']:.1f}{cut}."
     )
     if tiles < here.sms / 2:
         pieces = here.sms // tiles
         parts = [("each tile whole", tiles), (f"each tile's k in {pieces}", pieces * tiles)]
         title = "Few tiles, as the law deals them and as such kernels do"
         diagram.dealt(parts, here.sms, title, "pieces").show()
+
+
+def _cut(row: Any, here: Any, fit: Any, pieces: int) -> str:
+    """What the law would have for a product if its tiles' k were cut into so many pieces."""
+    how, sizes = (
+        perf_model.strategy(row["format"], row["impl"]),
+        (int(row["n"]), int(row["k"]), int(row["batch"])),
+    )
+    flops, moved = perf_model.computed(how, *sizes, here.sms) / pieces, perf_model.moved(how, *sizes)
+    us = roofline.bound(moved, flops, here.gb_s, here.peak(how.unit)).us
+    us += perf_model.launched(how, sizes[2]) * fit.launch_us
+    return f", and with k in {pieces} parts {us:.1f}"
 
 
 def failures(compared: Rows, here: Any, fit: Any, lab: Lab) -> None:

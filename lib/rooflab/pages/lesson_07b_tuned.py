@@ -29,7 +29,6 @@ _WORDS = (
     "rows* and *in tiles* name the order in which weights are stored. A way without a tile is charged the "
     "FLOPs of the product alone."
 )
-_THIRD = "with a share of the bandwidth"
 
 
 def ways(timed: Rows, here: Any, compared: Rows, fit: Any) -> None:
@@ -173,7 +172,7 @@ def within_bounds(
     """Show what each law was tested on, of how many products it is within 10% and 25%, and of how many pairs
     of ways it tells the order; that with a `third` number too.
     """
-    every, one = f"the {len(compared):,} products of the fit", "each matrix, left out of the fit"
+    every, one = "of the fit", "left out"
     lines = [
         ("plain", "1", every, compared["one_off"], "plain"),
         ("tuned", "2 a way", every, compared["own_off"], "tuned"),
@@ -181,19 +180,19 @@ def within_bounds(
     if len(apart):
         lines.append(("tuned", "2 a way", one, apart["own_off"], "two apart"))
     if third is not None and len(third[2]):
-        lines.append((_THIRD, "3 a way", one, third[2]["own_off"], "three apart"))
+        lines.append(("tuned", "3 a way", one, third[2]["own_off"], "three apart"))
     table = pd.DataFrame([line[:3] for line in lines], columns=["law", "numbers", "tested"])
     for off in (25, 10):
         table[f"near{off}"] = [f"{(line[3].abs() <= off).mean():.0%}" for line in lines]
-    heads = {"law": "law", "numbers": "numbers", "tested": "tested on"}
+    heads = {"law": "law", "numbers": "numbers", "tested": "matrices"}
     heads |= {"near25": "within 25%", "near10": "within 10%"}
-    pairs = {"stay": "names the one that always wins", "cross": "finds where the winner changes"}
+    pairs = {"stay": "names a lasting winner", "cross": "finds a change of winner"}
     for place, (name, head) in enumerate(pairs.items()):
         told = [(races or {}).get(line[4], ((), ()))[place] for line in lines]
         if any(map(len, told)):
             table[name] = [f"{sum(each)} of {len(each)}" if len(each) else "" for each in told]
             heads[name] = head
-    display.table(table, heads, {}, f"Fitted and tested, {gpu}")
+    display.table(table, heads, {}, f"Fitted and tested, {len(compared):,} products on {gpu}")
     near = compared[["one_off", "own_off"]].abs() <= 25
     mended, worse = int((~near["one_off"] & near["own_off"]).sum()), near["one_off"] & ~near["own_off"]
     display.say(

@@ -399,7 +399,8 @@ def _shrinks(rows: pd.DataFrame) -> Conclusion:
     if len(gain) < 3:
         return Conclusion("decode-roofline", says, "", UNMEASURED, depends)
     here = ", ".join(f"{value:.2f}" for value in gain)
-    here += f" times for 1 to {counted(int(table['batch'].iloc[-1]), 'token')} (within 2% counts as level)"
+    most = counted(int(table["batch"].iloc[-1]), "token")
+    here += f" times for 1 to {most} (a step within 2% counts as level and breaks nothing)"
     falling = all(b <= a * crossover.LEVEL for a, b in zip(gain, gain[1:], strict=False))
     return Conclusion("decode-roofline", says, here, HOLDS if falling else FLIPS, depends)
 

@@ -18,15 +18,16 @@ from rooflab.pages.lesson_07b_crossings import crossing_drawn as crossing_drawn
 from rooflab.pages.lesson_07b_crossings import crossovers as crossovers
 from rooflab.pages.lesson_07b_crossings import every_pair as every_pair
 from rooflab.pages.lesson_07b_crossings import judged_races, order_told
+from rooflab.pages.lesson_07b_crossings import races_by_law as races_by_law
 from rooflab.pages.lesson_07b_elsewhere import laptop_near as laptop_near
 from rooflab.pages.lesson_07b_elsewhere import laptop_predicted as laptop_predicted
 from rooflab.pages.lesson_07b_elsewhere import laptop_swept as laptop_swept
 from rooflab.pages.lesson_07b_map import bars_worked as bars_worked
 from rooflab.pages.lesson_07b_map import by_gpu as by_gpu
+from rooflab.pages.lesson_07b_map import cautioned as cautioned
 from rooflab.pages.lesson_07b_map import explore as explore
 from rooflab.pages.lesson_07b_map import gain_by_gpu as gain_by_gpu
 from rooflab.pages.lesson_07b_map import kink as kink
-from rooflab.pages.lesson_07b_map import tried_here as tried_here
 from rooflab.pages.lesson_07b_misses import below_the_peak
 from rooflab.pages.lesson_07b_misses import causes as causes
 from rooflab.pages.lesson_07b_misses import divided as divided
@@ -80,16 +81,14 @@ def _which(stay: Rows, cross: Rows, near: float) -> tuple[str, str]:
         return "T", ""
     parts = (
         [
-            f"where one of two kernels always wins, it names that in {stay.sum()} of {len(stay)} pairs, on "
-            "two matrices"
+            f"where one of two kernels always wins, the tuned law names it in {stay.sum()} of {len(stay)} "
+            "pairs, on two matrices"
         ]
         if len(stay)
         else []
     )
     if len(cross):
-        parts.append(
-            f"where the winner changes with tokens, it finds the place in {cross.sum()} of {len(cross)}"
-        )
+        parts.append(f"where the winner changes with tokens, it finds where in {cross.sum()} of {len(cross)}")
     word = (
         "Yes, of the kernels it was fitted to: t"
         if told.all()
@@ -200,7 +199,10 @@ def _ends(rows: Rows) -> Rows:
 
 def takeaway(cross: Rows) -> None:
     """What to take away, computed."""
-    order = "\n- Measure where two kernels are close: errors that leave a time useful move a crossover far."
+    order = (
+        "\n- Measure where two kernels are close: an error too small to spoil a time can move a crossover "
+        "far."
+    )
     if len(cross) and cross.mean() < 0.5:
         order += f" The tuned law finds {cross.sum()} of {len(cross)}."
     display.say(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,9 @@ from rooflab.hardware import perf_model
 from rooflab.pages import Rows
 from rooflab.studies import regimes
 from rooflab.view import display, plot
-from rooflab.words import counted, listed
+from rooflab.words import counted
 
+Told = tuple[Rows, Rows]  # of pairs in which one way stays ahead, and of those that cross
 _MEASURED = "#F0E442"  # the shade of where two cross as measured
 
 
@@ -29,9 +31,11 @@ def _races(rows: Rows, here: Any, fit: Any, n: int, k: int) -> tuple[Rows, list[
     return seen, pairs, guesses, told
 
 
-def judged_races(rows: Rows, here: Any, fit: Any, apart: bool = False) -> tuple[list[Any], list[Any]]:
-    """Of the races on the source's matrices which crossovers are right, and which kind each is; with `apart`
-    each matrix by a fit to the others.
+def judged_races(
+    rows: Rows, here: Any, fit: Any, apart: Sequence[float] | None = None
+) -> tuple[list[Any], list[Any]]:
+    """Of the races on the source's matrices which crossovers are right, and which kind each is; with `apart`,
+    the shares of the bandwidth that a fit tries, each matrix by a fit to the others.
     """
     right, kinds = [], []
     timed = rows[rows.clock == "graph"]
@@ -39,24 +43,24 @@ def judged_races(rows: Rows, here: Any, fit: Any, apart: bool = False) -> tuple[
         others = timed[(timed.n != n) | (timed.k != k)]
         if apart and others.empty:
             continue
-        mine = perf_model.fit(others, here) if apart else fit
+        mine = perf_model.fit(others, here, apart) if apart else fit
         seen, pairs, _, told = _races(rows, here, mine, n, k)
         right += told
         kinds += [seen.loc[p.names].kind for p in pairs]
     return right, kinds
 
 
-def crossovers(rows: Rows, here: Any, fit: Any, third: Any = None) -> Rows:
-    """Say how many orders and crossovers each law tells, that with a `third` number too; whether the tuned
-    law is right on those that cross.
+def races_by_law(rows: Rows, here: Any, fit: Any) -> dict[str, Told]:
+    """Whether the order is right, of pairs in which one way stays ahead and of those that cross: by the
+    plain and the tuned law, and by the tuned law (two) and with a third number fitted to other matrices.
     """
-    others = {"The plain law": judged_races(rows, here, replace(fit, own={}))}
-    if third is not None:
-        others["three numbers a way"] = judged_races(rows, here, third)
-    apart = judged_races(rows, here, fit, apart=True)
-    if apart[0]:
-        others["two, fitted to other matrices alone"] = apart
-    return crossovers_right(*judged_races(rows, here, fit), others)
+    judged = {
+        "plain": judged_races(rows, here, replace(fit, own={})),
+        "tuned": judged_races(rows, here, fit),
+        "two apart": judged_races(rows, here, fit, perf_model.WHOLE),
+        "three apart": judged_races(rows, here, fit, perf_model.REACHES),
+    }
+    return {law: order_told(*each) for law, each in judged.items()}
 
 
 def every_pair(rows: Rows, here: Any, fit: Any) -> None:
@@ -79,20 +83,18 @@ def every_pair(rows: Rows, here: Any, fit: Any) -> None:
     display.fold_parts("Which kernel is faster: every pair, on two matrices", parts)
 
 
-def order_told(right: list[Any], kinds: list[Any]) -> tuple[Rows, Rows]:
+def order_told(right: list[Any], kinds: list[Any]) -> Told:
     """Whether the prediction is right, of pairs in which one way stays ahead, and of those that cross."""
     told = pd.DataFrame({"right": right, "cross": [kind == "crosses" for kind in kinds]}).dropna()
     stay, cross = (told.right[told.cross == each].astype(bool) for each in (False, True))
     return stay, cross
 
 
-def crossovers_right(
-    right: list[Any], kinds: list[Any], others: dict[str, tuple[list[Any], list[Any]]] | None = None
-) -> Rows:
-    """Say how many orders and crossovers are predicted, and how many by `others`, the plain law first; those
-    that cross.
+def crossovers(races: dict[str, Told]) -> Rows:
+    """Say how many orders and crossovers the tuned law predicts, and whether other laws do better; whether
+    it is right on those that cross.
     """
-    told = order_told(right, kinds)
+    told = races["tuned"]
     words = (
         "where one way always wins, the tuned law names it in {} of {}",
         "where two change places, it finds the crossover in {} of {}",
@@ -106,19 +108,11 @@ def crossovers_right(
     text = (
         f"**{text[0].upper()}{text[1:]}.**" if parts else "No pair was recorded that the law could predict."
     )
-    if parts and others:
-        laws = {name: order_told(*each) for name, each in others.items()}
-        text += " " + "; ".join(f"{name}: {_counts(each)}" for name, each in laws.items()) + "."
-        right_of = [sum(int(part.sum()) for part in each) for each in (told, *laws.values())]
-        if max(right_of) - min(right_of) <= 2:
-            text += " More numbers improve the times, and hardly the choice."
+    right = [sum(int(part.sum()) for part in each) for each in races.values() if any(map(len, each))]
+    if parts and max(right) - min(right) <= 2:
+        text += " More numbers improve the times, and hardly the choice (the table's last columns)."
     display.say(text)
     return told[1]
-
-
-def _counts(told: tuple[Rows, Rows]) -> str:
-    """How many are right, of pairs in which one way stays ahead and of those that cross."""
-    return listed(f"{part.sum()} of {len(part)}" for part in told if len(part))
 
 
 def crossing_drawn(rows: Rows, here: Any, fit: Any) -> None:

@@ -60,59 +60,6 @@ def explore(here: Any, fit: Any, spec: Any) -> tuple[Any, Rows]:
     return drawn, every
 
 
-def tried_here(every: Rows, compared: Rows, here: Any, fit: Any, spec: Any) -> None:
-    """Hold the map against the recording's own GPU: which INT4 kernel the law names and which was fastest,
-    each worked out; and which share is none of arithmetic.
-    """
-    seen = _at_one(compared)
-    if spec.name not in set(every.gpu) or not set(_FORMATS) <= set(seen["format"]):
-        return
-    named = _sides(spec.name, every, here, fit, spec)
-    best = seen.drop_duplicates("format").set_index("format")
-    keys = [(side.how.format, side.how.name) for side in named]
-    keys += [(format, best.impl[format]) for format in _FORMATS]
-    sides = [_side(perf_model.strategy(*key), here, fit) for key in sorted(dict.fromkeys(keys))]
-    us = seen.drop_duplicates("label").set_index("label").median_us
-    lines = [
-        (
-            _name(side.how),
-            f"{side.fixed:.2f}",
-            f"{side.bytes:.2f}",
-            f"{side.flops:.2f} ({side.share:.0%})",
-            f"{side.fixed:.2f} + {side.us - side.fixed:.2f} = {side.us:.2f}",
-            f"{us[_name(side.how)]:.2f}" if _name(side.how) in us else "",
-        )
-        for side in sides
-    ]
-    display.say(_named_and_fastest(named, best, us, spec))
-    columns = ["way", "fixed", "bytes", "flops", "law", "us"]
-    heads = ("way", "fixed", "bytes", "FLOPs (share)", "fixed + the longer", "measured")
-    caption = f"{_short(spec.name)}, {_DRAWN[0]:,} × {_DRAWN[1]:,}, 1 token, in µs"
-    display.table(pd.DataFrame(lines, columns=columns), dict(zip(columns, heads, strict=True)), {}, caption)
-    text = "".join(_stand_in(side, compared, fit) for side in sides) + _arithmetic(named[1], compared)
-    if text:
-        display.say(f"**A share may stand in for another loss.**{text}")
-
-
-def _named_and_fastest(named: list[_Side], best: Rows, us: Any, spec: Any) -> str:
-    """Whether INT4's fastest way by the law is the fastest measured; and the gain by either."""
-    full, small = named
-    law, gain = full.us / small.us, best.median_us["fp16"] / best.median_us["int4_g128"]
-    mine, fastest = _name(small.how), best["label"]["int4_g128"]
-    text = f"**First the {_short(spec.name)}, where the kernels were measured: "
-    if mine == fastest:
-        text += f"the law names INT4's fastest kernel, {mine}.**"
-    else:
-        text += (
-            f"the law names the wrong INT4 kernel.** By the law {mine} is the fastest, {small.us:.2f} µs; "
-            f"measured {fastest} is, {best.median_us['int4_g128']:.2f} µs."
-        )
-    return (
-        f"{text} INT4's gain over FP16 is {full.us:.2f} ÷ {small.us:.2f} = {law:.2f} by the law, "
-        f"{best.median_us['fp16']:.2f} ÷ {best.median_us['int4_g128']:.2f} = {gain:.2f} measured."
-    )
-
-
 def _at_one(timed: Rows) -> Rows:
     """The measured products of the map's matrix at one token, the fastest first."""
     mine = timed[(timed.n == _DRAWN[0]) & (timed.k == _DRAWN[1]) & (timed.batch == 1)]
@@ -134,6 +81,8 @@ def gain_by_gpu(every: Rows, timed: Rows, spec: Any) -> Rows:
     fig, ax = plot.figure("times as fast", title=title, height=1.1 + 0.165 * len(mapped))
     names = [f"{row.gpu.removeprefix('GeForce ')}, {row.gb_s:,.0f} GB/s" for row in mapped.itertuples()]
     plot.bars(ax, names, mapped.one, "×")
+    for words, gain in zip(list(ax.texts), mapped.one, strict=True):
+        words.set_text(f"{gain:.1f}×")
     ways = one[one.batch == 1].set_index("gpu").way
     _coloured(ax, [strategies.label("int4_g128", ways[gpu]) for gpu in mapped.gpu])
     caption = f"{title}, {_DRAWN[0]:,} × {_DRAWN[1]:,}, GPUs by their memory's datasheet rate"
@@ -142,9 +91,9 @@ def gain_by_gpu(every: Rows, timed: Rows, spec: Any) -> Rows:
         seen, at = best.median_us["fp16"] / best.median_us["int4_g128"], list(mapped.gpu).index(spec.name)
         style = {"color": "black", "markersize": 6, "zorder": 5}
         ax.plot([seen], [at], "D", **style)
-        text = f"measured {seen:.2f}, {best['label']['int4_g128']}"
+        text = f"measured {seen:.1f}×, {best['label']['int4_g128']}"
         ax.annotate(text, (seen, at), (7, 0), textcoords="offset points", va="center", fontsize=8.5)
-    _assumed(one, mapped, timed)
+    display.say(_in_a_sentence(mapped, ways))
     plot.show(fig, f"{caption}.")
     return mapped
 
@@ -160,19 +109,20 @@ def _coloured(ax: Any, ways: list[str]) -> None:
     ax.legend(keys, [f"INT4's fastest way: {held[0]}", *held[1:]], loc="upper center", **style)
 
 
-def _assumed(one: Rows, mapped: Rows, timed: Rows) -> None:
-    """Say on which way the map rests, of how few products its numbers are, and what was not tested."""
-    ways = one[one.batch == 1].set_index("gpu").way.reindex(mapped.gpu)
-    way = ways.value_counts().index[0]
-    rows = int(((timed["format"] == "int4_g128") & (timed["impl"] == way)).sum())
-    less = mapped.one.rank().corr(mapped.gb_s.rank()) < -0.8
-    word = ": the faster the memory, the less INT4 gains" if less else ""
-    display.say(
-        f"**Now every GPU{word}.** On {(ways == way).sum()} of {len(ways)} GPUs, their rates scaled as the "
-        f"laptop's, INT4's fastest way by the law is {strategies.label('int4_g128', way)}, fitted to "
-        f"{counted(rows, 'product')}. That its two numbers hold on another GPU is assumed, and was not "
-        "tested."
+def _in_a_sentence(mapped: Rows, ways: Rows) -> str:
+    """What the bars show: the slowest memory's gain and the fastest's, and why they differ."""
+    slow, fast = mapped.one.iloc[0], mapped.one.iloc[-1]
+    if mapped.one.rank().corr(mapped.gb_s.rank()) > -0.8 or slow <= fast:
+        return f"**By the law INT4 is {mapped.one.min():.1f} to {mapped.one.max():.1f} times as fast.**"
+    text = (
+        f"**Slow memory: about {slow:.1f}×. Fast memory: about {fast:.1f}×.** INT4 shortens only the bytes, "
+        "and the faster the memory, the less of the time they take."
     )
+    most = ways.value_counts().index[0]
+    mine = mapped.one[[ways[gpu] == most for gpu in mapped.gpu]]
+    if mine.is_monotonic_decreasing and not mapped.one.is_monotonic_decreasing:
+        text += " Only bars in another colour, of another INT4 kernel, break the order."
+    return text
 
 
 def _sides(gpu: str, every: Rows, here: Any, fit: Any, spec: Any) -> list[_Side]:
@@ -192,15 +142,13 @@ def _side(how: perf_model.Strategy, there: Any, fit: Any) -> _Side:
     return _Side(how, own.share, work, peak, perf_model.launched(how, 1) * own.launch_us, moved, us)
 
 
-def bars_worked(
-    mapped: Rows, every: Rows, compared: Rows, kernels: Rows, here: Any, fit: Any, spec: Any
-) -> None:
+def bars_worked(mapped: Rows, every: Rows, kernels: Rows, here: Any, fit: Any, spec: Any) -> None:
     """Draw what two bars are made of, of the slowest memory and of the recording's GPU; say what makes them
     differ, and what was published of the first.
     """
     gpus = dict.fromkeys([mapped.gpu.iloc[0], *({spec.name} & set(mapped.gpu))])
     bars = {gpu: _sides(gpu, every, here, fit, spec) for gpu in gpus}
-    _terms_drawn(bars, compared, fit)
+    _terms_drawn(bars)
     full, small = bars[mapped.gpu.iloc[0]]
     first = mapped.gpu.iloc[0]
     text = f"{_short(first)}: {full.us:.2f} ÷ {small.us:.2f} = {full.us / small.us:.2f}"
@@ -208,26 +156,94 @@ def bars_worked(
     display.say(f"{text}.{_why(bars)}")
 
 
-def _terms_drawn(bars: dict[str, list[_Side]], compared: Rows, fit: Any) -> None:
-    """Draw each side's fixed time and the longer of its two terms, in percent of FP16's time on its GPU; a
-    share that is none of arithmetic leaves open which of the two it is.
+def _terms_drawn(bars: dict[str, list[_Side]]) -> None:
+    """Draw each side's fixed time, its bytes and what FLOPs at the fitted share add to them, in percent of
+    FP16's time on its GPU.
     """
     names: list[str] = []
-    parts: dict[str, list[float]] = {
-        part: [] for part in ("fixed time", "bytes", "FLOPs ÷ share", "bytes or FLOPs: not told apart")
-    }
+    added = "added by FLOPs ÷ (own share × peak)"
+    parts: dict[str, list[float]] = {"fixed time": [], "bytes": [], added: []}
     for gpu, (full, small) in bars.items():
         for side in (full, small):
             names.append(f"{_short(gpu)}, {_name(side.how)}")
-            open_ = side.by_flops and _stands_in(side, compared, fit)
-            longer = [*parts][3 if open_ else 2 if side.by_flops else 1]
-            for part, percents in parts.items():
-                us = side.fixed if part == "fixed time" else side.us - side.fixed if part == longer else 0.0
+            terms = (side.fixed, side.bytes, side.us - side.fixed - side.bytes)
+            for percents, us in zip(parts.values(), terms, strict=True):
                 percents.append(100 * us / full.us)
     title = "Why the gain differs: what the time is made of"
     fig, ax = plot.figure("% of FP16's time on the same GPU", title=title, height=2.3)
-    plot.stacked(ax, names, {name: each for name, each in parts.items() if any(each)})
+    plot.stacked(ax, names, {name: each for name, each in parts.items() if max(each) > 0.05})
     plot.show(fig, f"{title}, by the tuned law, at one token.")
+
+
+def cautioned(mapped: Rows, every: Rows, timed: Rows, compared: Rows, here: Any, fit: Any, spec: Any) -> None:
+    """Say what the map rests on and how it does on the recording's own GPU; there, folded, each way worked
+    out, and which share is none of arithmetic.
+    """
+    one = every[(every["format"] == "int4_g128") & (every.matrix == _CASE) & (every.batch == 1)]
+    ways = one.set_index("gpu").way.reindex(mapped.gpu)
+    way = ways.value_counts().index[0]
+    rows = int(((timed["format"] == "int4_g128") & (timed["impl"] == way)).sum())
+    best = _at_one(compared).drop_duplicates("format").set_index("format")
+    held = spec.name in set(mapped.gpu) and set(_FORMATS) <= set(best.index)
+    named = _sides(spec.name, every, here, fit, spec) if held else []
+    display.say(
+        f"**Caution: these gains are predicted.**{_tried(named, best, spec) if named else ''} "
+        f"{(ways == way).sum()} of {len(ways)} bars rest on {strategies.label('int4_g128', way)}, fitted to "
+        f"{counted(rows, 'product')}. That its two numbers hold on another GPU was not tested."
+    )
+    if named:
+        _shares_told(named, best, compared, here, fit, spec)
+
+
+def _tried(named: list[_Side], best: Rows, spec: Any) -> str:
+    """Whether INT4's fastest way by the law is the fastest measured; and the gain by either."""
+    gain = best.median_us["fp16"] / best.median_us["int4_g128"]
+    right = _name(named[1].how) == best["label"]["int4_g128"]
+    which = "INT4's fastest kernel" if right else "the wrong INT4 kernel"
+    return (
+        f" On the {_short(spec.name)}, whose kernels were measured, the law names {which} and a "
+        f"gain of {named[0].us / named[1].us:.1f}×; measured: {gain:.1f}×."
+    )
+
+
+def _shares_told(named: list[_Side], best: Rows, compared: Rows, here: Any, fit: Any, spec: Any) -> None:
+    """The ways that the law names and those that were fastest, worked out; and whether their shares of the
+    peak are of arithmetic; folded.
+    """
+    keys = [(side.how.format, side.how.name) for side in named]
+    keys += [(format, best.impl[format]) for format in _FORMATS]
+    sides = [_side(perf_model.strategy(*key), here, fit) for key in sorted(dict.fromkeys(keys))]
+    us = _at_one(compared).drop_duplicates("label").set_index("label").median_us
+    lines = [
+        (
+            _name(side.how),
+            f"{side.fixed:.2f}",
+            f"{side.bytes:.2f}",
+            f"{side.flops:.2f} ({side.share:.0%})",
+            f"{side.fixed:.2f} + {side.us - side.fixed:.2f} = {side.us:.2f}",
+            f"{us[_name(side.how)]:.2f}" if _name(side.how) in us else "",
+        )
+        for side in sides
+    ]
+    columns = ["way", "fixed", "bytes", "flops", "law", "us"]
+    heads = ("way", "fixed", "bytes", "FLOPs (share)", "fixed + the longer", "measured")
+    caption = f"{_short(spec.name)}, {_DRAWN[0]:,} × {_DRAWN[1]:,}, 1 token, in µs"
+    table = pd.DataFrame(lines, columns=columns)
+    parts: list[Any] = [(table, dict(zip(columns, heads, strict=True)), {}, caption)]
+    parts.append(_gains(named, best))
+    text = "".join(_stand_in(side, compared, fit) for side in sides) + _arithmetic(named[1], compared)
+    if text:
+        parts.append(f"**A share may stand in for another loss.**{text}")
+    display.fold_parts(f"The {_short(spec.name)}'s bar worked out, and what its shares mean", parts)
+
+
+def _gains(named: list[_Side], best: Rows) -> str:
+    """INT4's gain over FP16 by the law and measured."""
+    (full, small), us = named, best.median_us
+    return (
+        f"INT4's gain over FP16 is {full.us:.2f} ÷ {small.us:.2f} = {full.us / small.us:.2f} by the law, "
+        f"{us['fp16']:.2f} ÷ {us['int4_g128']:.2f} = {us['fp16'] / us['int4_g128']:.2f} measured."
+    )
 
 
 def _short(gpu: str) -> str:
@@ -243,7 +259,10 @@ def _published_gain(kernels: Rows) -> str:
     us = kernels[(kernels.n == _DRAWN[0]) & (kernels.k == _DRAWN[1])].set_index("label").us
     if not {"FP16 cuBLAS", "INT4 loop"} <= set(us.index):
         return ""
-    return f"; published, {us['FP16 cuBLAS'] / us['INT4 loop']:.2f} (INT4 loop over FP16 cuBLAS)"
+    return (
+        f"; published, {us['FP16 cuBLAS'] / us['INT4 loop']:.2f}, by other kernels on both sides (INT4 loop, "
+        "FP16 cuBLAS)"
+    )
 
 
 def _why(bars: dict[str, list[_Side]]) -> str:
@@ -254,7 +273,7 @@ def _why(bars: dict[str, list[_Side]]) -> str:
     if two.fixed / two.us <= one.fixed / one.us:
         return ""
     text = (
-        " Bytes take most of the time there, and INT4 shortens them alone. The fixed time is "
+        " The fixed time is "
         f"{one.fixed / one.us:.0%} of INT4's time on the {first} and {two.fixed / two.us:.0%} on the {second}"
     )
     if two.by_flops and not one.by_flops:

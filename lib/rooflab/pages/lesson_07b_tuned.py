@@ -11,6 +11,7 @@ import pandas as pd
 from rooflab.analysis import extrapolation, strategies
 from rooflab.hardware import perf_model
 from rooflab.pages import Rows
+from rooflab.pages.lesson_07b_crossings import Told
 from rooflab.pages.lesson_07b_misses import SHARE_K, peak_shares
 from rooflab.view import display
 from rooflab.words import counted, listed
@@ -28,7 +29,6 @@ _WORDS = (
     "rows* and *in tiles* name the order in which weights are stored. A way without a tile is charged the "
     "FLOPs of the product alone."
 )
-_THIRD = "with a share of the bandwidth"
 
 
 def ways(timed: Rows, here: Any, compared: Rows, fit: Any) -> None:
@@ -162,30 +162,42 @@ def third_number(timed: Rows, here: Any) -> tuple[Any, Rows, Rows]:
     return fit, compared, perf_model.left_out(timed, here, perf_model.REACHES)
 
 
-def within_bounds(compared: Rows, apart: Rows, gpu: str, third: tuple[Any, Rows, Rows] | None = None) -> None:
-    """Show what each law was tested on, and of how many products it is within 10% and 25%; that with a
-    `third` number too.
+def within_bounds(
+    compared: Rows,
+    apart: Rows,
+    gpu: str,
+    third: tuple[Any, Rows, Rows] | None = None,
+    races: dict[str, Told] | None = None,
+) -> None:
+    """Show what each law was tested on, of how many products it is within 10% and 25%, and of how many pairs
+    of ways it tells the order; that with a `third` number too.
     """
-    every, one = f"the {len(compared):,} products of the fit", "each matrix, left out of the fit"
+    every, one = "of the fit", "left out"
     lines = [
-        ("plain", "1", every, compared["one_off"]),
-        ("tuned", "2 a way", every, compared["own_off"]),
+        ("plain", "1", every, compared["one_off"], "plain"),
+        ("tuned", "2 a way", every, compared["own_off"], "tuned"),
     ]
     if len(apart):
-        lines.append(("tuned", "2 a way", one, apart["own_off"]))
+        lines.append(("tuned", "2 a way", one, apart["own_off"], "two apart"))
     if third is not None and len(third[2]):
-        lines.append((_THIRD, "3 a way", one, third[2]["own_off"]))
+        lines.append(("tuned", "3 a way", one, third[2]["own_off"], "three apart"))
     table = pd.DataFrame([line[:3] for line in lines], columns=["law", "numbers", "tested"])
     for off in (25, 10):
         table[f"near{off}"] = [f"{(line[3].abs() <= off).mean():.0%}" for line in lines]
-    heads = {"law": "law", "numbers": "numbers", "tested": "tested on"}
+    heads = {"law": "law", "numbers": "numbers", "tested": "matrices"}
     heads |= {"near25": "within 25%", "near10": "within 10%"}
-    display.table(table, heads, {}, f"Fitted and tested, {gpu}")
+    pairs = {"stay": "names a lasting winner", "cross": "finds a change of winner"}
+    for place, (name, head) in enumerate(pairs.items()):
+        told = [(races or {}).get(line[4], ((), ()))[place] for line in lines]
+        if any(map(len, told)):
+            table[name] = [f"{sum(each)} of {len(each)}" if len(each) else "" for each in told]
+            heads[name] = head
+    display.table(table, heads, {}, f"Fitted and tested, {len(compared):,} products on {gpu}")
     near = compared[["one_off", "own_off"]].abs() <= 25
     mended, worse = int((~near["one_off"] & near["own_off"]).sum()), near["one_off"] & ~near["own_off"]
     display.say(
-        f"Of the {(~near['one_off']).sum():,} products that the plain law puts further off than 25%, the "
-        f"tuned law mends {mended:,}; it puts {worse.sum()} others that far off.{_more(apart, third)}"
+        f"Of the {(~near['one_off']).sum():,} products that the plain law misses by more than 25%, the "
+        f"tuned law mends {mended:,}; it spoils {worse.sum()} others.{_more(apart, third)}"
     )
 
 
@@ -197,5 +209,5 @@ def _more(apart: Rows, third: tuple[Any, Rows, Rows] | None) -> str:
     more = "mends more" if three > two else "mends no more"
     return (
         f" A third number, a share of the bandwidth for kernels that get bytes too slowly, {more}; lesson "
-        "07's dispatcher has two, and so has this page."
+        "07's dispatcher, which chooses the kernel, keeps two a way, and so does this page."
     )

@@ -13,13 +13,15 @@ from rooflab.words import counted
 _NEAR = 10  # percent: a product that the law can be shown on
 
 
-def worked(row: Any, here: Any, fit: Any) -> str:
-    """The plain law worked out for one product: each term, which of them decides, and the measured time."""
+def worked(row: Any, here: Any, fit: Any, why: str = "") -> str:
+    """The plain law worked out for one product, `why` for this: each term, which of them decides, and the
+    measured time.
+    """
     how, sizes = perf_model.strategy(row.format, row.impl), (int(row.n), int(row.k), int(row.batch))
     peak, flops = here.peak(how.unit), perf_model.computed(how, *sizes, here.sms)
     moved, launches = perf_model.moved(how, *sizes), perf_model.launched(how, sizes[2])
     memory, compute = moved / here.gb_s / 1e3, flops / peak / 1e6
-    text = f"**Worked out: {row.label}, {sizes[0]:,} × {sizes[1]:,}, {counted(sizes[2], 'token')}.** "
+    text = f"**Worked out{why}: {row.label}, {sizes[0]:,} × {sizes[1]:,}, {counted(sizes[2], 'token')}.** "
     if how.tile is not None:
         (high, wide) = how.tile
         tiles = -(-sizes[0] // high) * -(-sizes[2] // wide)
@@ -55,7 +57,8 @@ def by_bytes(compared: Rows, here: Any, fit: Any, n: int, k: int) -> None:
 def in_tiles(compared: Rows, here: Any, fit: Any) -> None:
     """Work the law out for the product in tiles that it is nearest to, of those that FLOPs bound."""
     tiled = [how.tile is not None for how in _ways(compared)]
-    _say_first(_by_error(compared[tiled][compared[tiled]["by"] == "compute"]), here, fit)
+    mine = _by_error(compared[tiled][compared[tiled]["by"] == "compute"])
+    _say_first(mine, here, fit, ", where the law fits best")
 
 
 def _ways(rows: Rows) -> list[perf_model.Strategy]:
@@ -67,10 +70,10 @@ def _by_error(rows: Rows) -> Rows:
     return rows.sort_values("one_off", key=abs, kind="stable")
 
 
-def _say_first(rows: Rows, here: Any, fit: Any) -> None:
-    """Say the law worked out for the first of some products."""
+def _say_first(rows: Rows, here: Any, fit: Any, why: str = "") -> None:
+    """Say the law worked out for the first of some products, `why` for this."""
     if len(rows):
-        display.say(f"{worked(rows.iloc[0], here, fit)}.")
+        display.say(f"{worked(rows.iloc[0], here, fit, why)}.")
 
 
 def rounds_drawn(compared: Rows, sms: int) -> None:

@@ -14,6 +14,7 @@ Clocks = dict[tuple[str, str], Rows]  # a layer's rows by rung and format
 
 # What by_block.sums adds up: waits, inputs, attention; products, waits for weights; adding up and storing.
 PARTS = ("waits and inputs", "products", "stores")
+SLOWS = "which may slow a layer a little"
 _LITTLE = 0.05  # of a layer: less than that of products is little to shorten
 
 
@@ -63,19 +64,33 @@ def ring(clocks: Clocks, name: str, below: str) -> str:
     for format in formats:
         before, after = (by_block.sums(clocks[rung, format]) for rung in (below, name))
         word = ablation.FORMATS[format]
-        part[word] = before[1], sum(before)
+        part[word] = before[1], after[1]
         if before[1] - after[1] > _LITTLE * sum(before):
             wins.append(word)
         elif sum(after) - after[1] > sum(before) - before[1]:
             flat.append(word)
-    said = [f"In {listed(wins)} the ring of `{name}` shortens the products of `{below}`."] if wins else []
-    said += (
-        [f"In {listed(flat)} it saves hardly anything of them, and the rest takes longer."] if flat else []
+    said = [f"fall from {part[word][0]:.1f} to {part[word][1]:.1f} µs in {word}" for word in wins]
+    said += [
+        f"take {part[word][1]:.1f} in place of {part[word][0]:.1f} µs in {word}, and the rest takes longer"
+        for word in flat
+    ]
+    if not said:
+        return ""
+    return f"A layer's products {'; they '.join(said)}. That is by the clock inside the kernel, {SLOWS}."
+
+
+def weights_there(clocks: Clocks, name: str, format: str) -> str:
+    """How long a block of a rung waits for weights, in a format; empty where that is more than a little."""
+    if (name, format) not in clocks:
+        return ""
+    rows = clocks[name, format]
+    waits, layer = _starved(rows), sum(by_block.sums(rows))
+    if waits >= _LITTLE * layer:
+        return ""
+    return (
+        f"By the clock inside the kernel, {SLOWS}, a block of `{name}` waits for weights {waits:.1f} of a "
+        f"layer's {layer:.1f} µs: the ring has them before it multiplies them."
     )
-    if wins and flat and part[flat[0]][0] < part[wins[0]][0]:
-        few, many = ("{:.1f} of a layer's {:.1f} µs".format(*part[each[0]]) for each in (flat, wins))
-        said.append(f"In {flat[0]} there is less to save: products take {few}, in {wins[0]} {many}.")
-    return " ".join(said)
 
 
 def disagreements(clocks: Clocks, climbs: dict[str, Rows]) -> str:

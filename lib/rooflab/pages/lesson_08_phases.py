@@ -122,6 +122,6 @@ def explorer_start(here: Rows, roof: Any) -> None:
     mine = beside_bytes(mine.dropna(subset="median_us").sort_values("median_us").head(1), roof.value)
     for row in mine[(mine.each > 0) & (mine.model == model.start["model"])].itertuples():
         display.say(
-            f"It opens at {model.start['cost']:g} µs a phase; by its row a phase of `{row.impl}` in "
+            f"It opens at {model.start['cost']:g} µs a phase; a phase of `{row.impl}` in "
             f"{row.weights_as} costs {row.each:.2f} µs."
         )

@@ -51,16 +51,22 @@ def test_slots_are_filled_again_where_the_source_asks_for_it():
 
 def test_a_ring_goes_on_from_phase_to_phase_where_the_source_streams_on():
     runs = {name: ring_between.between(step(name), 7) for name in ring_between.RUNGS}
-    assert [run.how for run in runs.values()] == ["after", "early", "on"]
+    assert [run.how for run in runs.values()] == ["early", "on"]
     ends = [run.done[-1] for run in runs.values()]
     assert ends == sorted(ends, reverse=True) and all(run.own < run.all < run.ready for run in runs.values())
     drawing = ring_between.rings(SHAPE, "fp16")
-    assert "3_persistent: freed slots take the next phase's weights at once; 7 of 7 slots" in drawing.says
+    assert (
+        "3_persistent: the block stays, and freed slots take the next phase's weights; 7 of 7 slots"
+        in drawing.says
+    )
     texts = tuple(step(name) for name in ring_between.RUNGS)
-    late = texts[1].replace("wait_for_predecessor();", "")
+    late = texts[0].replace("wait_for_predecessor();", "")
     assert ring_between.between(late, 7).how == "after"
-    ends = texts[2].replace("steps * (4 * layers + 1)", "1")
-    assert "3_persistent: a new launch" in ring_between.rings(SHAPE, "fp16", (*texts[:2], ends)).says
+    ends = texts[1].replace("steps * (4 * layers + 1)", "1")
+    assert (
+        "3_persistent: the next block starts when all"
+        in ring_between.rings(SHAPE, "fp16", (texts[0], ends)).says
+    )
     with pytest.raises(UsageError, match="no stream"):
         ring_between.between("", 7)
 

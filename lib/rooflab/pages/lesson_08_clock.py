@@ -14,7 +14,6 @@ Clocks = dict[tuple[str, str], Rows]  # a layer's rows by rung and format
 
 # What by_block.sums adds up: waits, inputs, attention; products, waits for weights; adding up and storing.
 PARTS = ("waits and inputs", "products", "stores")
-SLOWS = "which may slow a layer a little"
 _LITTLE = 0.05  # of a layer: less than that of products is little to shorten
 
 
@@ -76,7 +75,7 @@ def ring(clocks: Clocks, name: str, below: str) -> str:
     ]
     if not said:
         return ""
-    return f"A layer's products {'; they '.join(said)}. That is by the clock inside the kernel, {SLOWS}."
+    return f"In `{name}` a layer's products {'; they '.join(said)}, by the clock inside the kernel."
 
 
 def weights_there(clocks: Clocks, name: str, format: str) -> str:
@@ -88,8 +87,8 @@ def weights_there(clocks: Clocks, name: str, format: str) -> str:
     if waits >= _LITTLE * layer:
         return ""
     return (
-        f"By the clock inside the kernel, {SLOWS}, a block of `{name}` waits for weights {waits:.1f} of a "
-        f"layer's {layer:.1f} µs: the ring has them before it multiplies them."
+        f"By the clock inside the kernel, which may slow a layer a little, a block of `{name}` waits for "
+        f"weights {waits:.1f} of a layer's {layer:.1f} µs: the ring has them before it multiplies them."
     )
 
 

@@ -52,7 +52,7 @@ def cheaper_though_dearer(here: Rows, format: str, lab: Lab, clocks: Clocks) -> 
     if saved <= 0 or known.barrier_us <= known.edge_us:
         return
     there = lesson_08_clock.weights_there(clocks, _WORKED, format)
-    there = f" {there} Blocks of `2_pdl` were not clocked." if there else ""
+    there = f" {there} What share of the {saved:.2f} µs is the ring's was not measured." if there else ""
     display.say(
         f"A grid barrier costs more than a dependent launch, {known.barrier_us:.2f} and {known.edge_us:.2f} "
         f"µs ([lesson 00b](00b_clocks.ipynb)), yet a phase takes {saved:.2f} µs less than in `2_pdl`, in "

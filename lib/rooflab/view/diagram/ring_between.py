@@ -15,24 +15,26 @@ from rooflab.studies import decode
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, NONE, PALE, Canvas, Drawing, single
 
-RUNGS = decode.RUNGS[:3]
-# An example's clock: how long a chunk is copied and multiplied, a block adds up, fetches its input, and waits
-# for the last block; and what a launch, a dependent one and a barrier take, in lesson 00b's order.
-_COPY, _MULTIPLY, _ADD, _INPUT, _BEHIND = 1.0, 0.5, 1.0, 1.0, 1.0
+RUNGS = decode.RUNGS[1:3]
+# An example's clock: how long the first of some copies is on its way, and what each adds; how long a chunk is
+# multiplied, a block adds up, starts and plans its rows, fetches its input, and waits for the last block; and
+# what a launch, a dependent one and a barrier take, in lesson 00b's order.
+_LATENCY, _COPY, _MULTIPLY, _ADD, _START, _INPUT, _BEHIND = 1.0, 0.45, 0.5, 1.0, 2.0, 1.0, 1.0
 _LAUNCH, _DEPENDENT, _BARRIER = 0.75, 0.5, 1.0
 _ROW, _SLOT = 18.0, 5.0  # heights
 _WORDS = {
-    "after": "a new launch fills its ring when all blocks have ended",
-    "early": "it fills its ring when its SM is free",
-    "on": "freed slots take the next phase's weights at once",
+    "after": "the next block starts when all blocks have ended, with an empty ring",
+    "early": "the next block starts when this one has left, with an empty ring",
+    "on": "the block stays, and freed slots take the next phase's weights",
 }
 
 
 class Between(NamedTuple):
     """A warp around the end of a phase: how its ring gets the next weights (a key of _WORDS); when its slots'
     weights of this phase are `used`, those of the next `ordered`, `here` and multiplied (`done`); when the
-    block and all others have ended the phase, and when the next one has its input. `later`: when a slot's
-    weights of the phase after it are ordered and here, where the stream of weights goes on.
+    block and all others have ended the phase; when the next block may `start`, where there is one; when the
+    next phase has its input. `later`: when a slot's weights of the phase after it are ordered and here, where
+    the stream of weights goes on.
     """
 
     how: str
@@ -42,6 +44,7 @@ class Between(NamedTuple):
     done: list[float]
     own: float
     all: float
+    start: float
     ready: float
     later: list[tuple[float, float]]
 
@@ -55,22 +58,27 @@ def between(text: str, slots: int) -> Between:
     own = used[-1] + _ADD
     last = own + _BEHIND
     if found[1] != "1":  # matrices: the stream does not end with the phase
-        how, ordered, ready = "on", used, last + _BARRIER + _INPUT
+        how, start, ordered, begin = "on", own, used, last + _BARRIER
     elif text.find("wait_for_predecessor", found.end()) >= 0:
-        how, ordered, ready = "early", [own + _DEPENDENT] * slots, last + _DEPENDENT + _INPUT
+        how, start = "early", own
+        ordered = [own + _DEPENDENT + _START] * slots
+        begin = max(last + _DEPENDENT, ordered[0])
     else:
-        how, ordered, ready = "after", [last + _LAUNCH] * slots, last + _LAUNCH + _INPUT
+        how, start = "after", last
+        ordered = [last + _LAUNCH + _START] * slots
+        begin = ordered[0]
+    ready = begin + _INPUT
     here, done, free, now = list[float](), list[float](), 0.0, ready
     for asked in ordered:
-        free = max(asked, free) + _COPY
+        free = max(asked + _LATENCY, free) + _COPY
         now = max(now, free) + _MULTIPLY
         here.append(free)
         done.append(now)
     later = list[tuple[float, float]]()
     for asked in done if how == "on" else ():
-        free = max(asked, free) + _COPY
+        free = max(asked + _LATENCY, free) + _COPY
         later.append((asked, free))
-    return Between(how, used, ordered, here, done, own, last, ready, later)
+    return Between(how, used, ordered, here, done, own, last, start, ready, later)
 
 
 def rings(shape: Shape, format: str, texts: tuple[str, ...] | None = None) -> Drawing:
@@ -115,7 +123,9 @@ def _lane(canvas: Canvas, run: Between, left: float, y: float, unit: float) -> N
     cell(0.0, run.used[-1], "multiplies", BLUE)
     cell(run.used[-1], run.own, "adds up", PALE)
     input_from = run.ready - _INPUT
-    cell(run.own, input_from, "waits", NONE)
+    began = input_from if run.how == "on" else run.start
+    cell(run.own, began, "waits", NONE)
+    cell(began, input_from, "starts, plans its rows", PALE)
     cell(input_from, run.ready, "input", PALE)
     cell(run.ready, run.done[-1], "", NONE)
     canvas.bars([_at(across(end - _MULTIPLY, end), y) for end in run.done], _ROW, AMBER)

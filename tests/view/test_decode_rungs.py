@@ -9,7 +9,7 @@ from rooflab.errors import UsageError
 from rooflab.ops import decoder, decoder_plan, rung_of
 from rooflab.pages import lesson_08_timeline
 from rooflab.paths import KERNELS
-from rooflab.view.diagram import decode_rungs, operators
+from rooflab.view.diagram import decode_rungs, operators, ring_between
 
 PARTS = KERNELS / "common" / "decoder"
 SHAPE = engine.spec("qwen2.5-1.5b").shape
@@ -47,6 +47,28 @@ def test_slots_are_filled_again_where_the_source_asks_for_it():
     before = decode_rungs.held_back(SHAPE, "fp16", (texts[0], first))
     assert "5_prefetch_at_barrier: memory idles for 4 of 5" in before.says and before.svg() != drawing.svg()
     assert "leaves 2 slots" in decode_rungs.held_back(SHAPE, "q8_0").says
+
+
+def test_a_ring_goes_on_from_phase_to_phase_where_the_source_streams_on():
+    runs = {name: ring_between.between(step(name), 7) for name in ring_between.RUNGS}
+    assert [run.how for run in runs.values()] == ["early", "on"]
+    ends = [run.done[-1] for run in runs.values()]
+    assert ends == sorted(ends, reverse=True) and all(run.own < run.all < run.ready for run in runs.values())
+    drawing = ring_between.rings(SHAPE, "fp16")
+    assert (
+        "3_persistent: the block stays, and freed slots take the next phase's weights; 7 of 7 slots"
+        in drawing.says
+    )
+    texts = tuple(step(name) for name in ring_between.RUNGS)
+    late = texts[0].replace("wait_for_predecessor();", "")
+    assert ring_between.between(late, 7).how == "after"
+    ends = texts[1].replace("steps * (4 * layers + 1)", "1")
+    assert (
+        "3_persistent: the next block starts when all"
+        in ring_between.rings(SHAPE, "fp16", (texts[0], ends)).says
+    )
+    with pytest.raises(UsageError, match="no stream"):
+        ring_between.between("", 7)
 
 
 def test_a_key_is_loaded_for_as_many_heads_as_a_block_has():

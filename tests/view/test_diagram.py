@@ -39,6 +39,7 @@ from rooflab.view.diagram import (
     memory,
     over_time,
     report,
+    ring_between,
     roles,
     roofs,
     rounding,
@@ -117,7 +118,7 @@ def all_of(here):
         "layer": diagram.layer(diagram.ways(here, "fp16", {}), "FP16"),
         "split layer": diagram.split_layer(),
         "launches of a layer": diagram.launches_of_a_layer(),
-        "dependent launch": diagram.dependent_launch(),
+        "rings between phases": ring_between.rings(engine.spec("qwen2.5-1.5b").shape, "fp16"),
         "launches over time": diagram.launches_over_time(
             36.0, 24.8, {"qkv": 2.0, "out": 1.0}, 1.3, "a model"
         ),

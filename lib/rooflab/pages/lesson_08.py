@@ -21,6 +21,7 @@ from rooflab.pages.lesson_08_phases import beside_bytes
 from rooflab.pages.lesson_08_phases import explorer_start as explorer_start
 from rooflab.pages.lesson_08_phases import time_by_phase as time_by_phase
 from rooflab.pages.lesson_08_phases import what_is_left as what_is_left
+from rooflab.pages.lesson_08_predictions import cheaper_though_dearer as cheaper_though_dearer
 from rooflab.pages.lesson_08_predictions import measured as measured
 from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
 from rooflab.pages.lesson_08_predictions import worked_launches as worked_launches
@@ -51,12 +52,14 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     if pair is not None and first.format == "fp16" != best.format:
         answer += f"on the same FP16 weights our fastest kernel makes {pair[1]['tok_s']:,.0f}; "
     answer += f"{'our fastest' if best.kind == 'own' else best.impl}, with "
-    answer += f"{ablation.FORMATS[best.format]} weights, makes {best.tok_s:,.0f}, "
+    head = decode.FORMATS[best.format]
+    apart = f" and its usual {ablation.FORMATS[head]} head" if head != best.format else ""
+    answer += f"{ablation.FORMATS[best.format]} weights{apart}, makes {best.tok_s:,.0f}, "
     answer += f"{best.roof_fraction:.0%} of what memory's rate allows with these weights. "
     left = beside_bytes(steps, lab.roof["dram_read"].value).loc[best.name]
     if left.each > 0:
-        answer += f"The rest is waiting: a token takes {left.phases} *phases*, pieces of work that run one "
-        answer += f"after the other, and each costs {left.each:.1f} µs beside its bytes. "
+        answer += f"The rest is what {left.phases} *phases*, pieces of work that run one after the other, "
+        answer += f"cost beside their bytes, {left.each:.1f} µs each. "
     if pair is not None:
         theirs, ours = pair
         compared = [f"{times(ours['tok_s'] / first.tok_s)} times as many as {first.impl}"] * (
@@ -74,7 +77,6 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     keys.sort(key=lambda key: (list(ablation.FORMATS).index(key[1]), list(ablation.WAYS).index(key[0])))
     names = [f"{ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for i, f in keys]
     roof = ("INT4 memory", best.tok_s / best.roof_fraction, "tok/s")
-    head = decode.FORMATS[best.format]
     title = f"The decoder's ladder, one sequence, output head in {ablation.FORMATS[head]}"
     roof = (roof[0].replace("INT4", ablation.FORMATS[best.format]), *roof[1:])
     return answer, able, bars(timed.loc[keys].reset_index(), names, gpu, title, roof, y="tok_s")
@@ -112,7 +114,7 @@ def layers_drawn(lab: Lab, format: str) -> None:
     drawn = [each for each in found if each.phases and each.name in names]
     drawn = drawn if len(drawn) > 1 else found
     whole = listed(f"{us:,.0f} µs ({name})" for name, us in diagram.library(lab).items())
-    note = f"Not drawn: the library's layer with FP16 weights, {whole}." if whole else ""
+    note = f"Not drawn: the library's layer, FP16, with a tracer's own time: {whole}." if whole else ""
     diagram.layer(drawn, ablation.FORMATS[chosen], note).show()
     first, last, layers = drawn[0], drawn[-1], model_shapes.get(decode.MODEL).layers
     text = f"{layers} layers of five phases and the output head are the {5 * layers + 1} phases of a token."
@@ -155,7 +157,7 @@ def logit_errors(here: Rows) -> None:
     heads = {"weights_as": "weights", "impl": "way", "error": "error of a logit", "error_budget": "allowed"}
     timed = here[here.kind == "own"]
     display.say(
-        f"**All {len(timed)} of ours passed**, a step with a format each, and {len(here) - len(timed)} "
+        f"**All {len(timed)} of ours passed**, each way counted once a format, and {len(here) - len(timed)} "
         "others beside them. No logit of the rungs is further from float64 than "
         f"{here[here.impl.isin(decode.RUNGS)].error.max():.3f}."
     )

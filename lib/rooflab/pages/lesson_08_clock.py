@@ -63,19 +63,33 @@ def ring(clocks: Clocks, name: str, below: str) -> str:
     for format in formats:
         before, after = (by_block.sums(clocks[rung, format]) for rung in (below, name))
         word = ablation.FORMATS[format]
-        part[word] = before[1], sum(before)
+        part[word] = before[1], after[1]
         if before[1] - after[1] > _LITTLE * sum(before):
             wins.append(word)
         elif sum(after) - after[1] > sum(before) - before[1]:
             flat.append(word)
-    said = [f"In {listed(wins)} the ring of `{name}` shortens the products of `{below}`."] if wins else []
-    said += (
-        [f"In {listed(flat)} it saves hardly anything of them, and the rest takes longer."] if flat else []
+    said = [f"fall from {part[word][0]:.1f} to {part[word][1]:.1f} µs in {word}" for word in wins]
+    said += [
+        f"take {part[word][1]:.1f} in place of {part[word][0]:.1f} µs in {word}, and the rest takes longer"
+        for word in flat
+    ]
+    if not said:
+        return ""
+    return f"In `{name}` a layer's products {'; they '.join(said)}, by the clock inside the kernel."
+
+
+def weights_there(clocks: Clocks, name: str, format: str) -> str:
+    """How long a block of a rung waits for weights, in a format; empty where that is more than a little."""
+    if (name, format) not in clocks:
+        return ""
+    rows = clocks[name, format]
+    waits, layer = _starved(rows), sum(by_block.sums(rows))
+    if waits >= _LITTLE * layer:
+        return ""
+    return (
+        f"By the clock inside the kernel, which may slow a layer a little, a block of `{name}` waits for "
+        f"weights {waits:.1f} of a layer's {layer:.1f} µs: the ring has them before it multiplies them."
     )
-    if wins and flat and part[flat[0]][0] < part[wins[0]][0]:
-        few, many = ("{:.1f} of a layer's {:.1f} µs".format(*part[each[0]]) for each in (flat, wins))
-        said.append(f"In {flat[0]} there is less to save: products take {few}, in {wins[0]} {many}.")
-    return " ".join(said)
 
 
 def disagreements(clocks: Clocks, climbs: dict[str, Rows]) -> str:

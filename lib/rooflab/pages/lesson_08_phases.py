@@ -41,9 +41,8 @@ def what_is_left(here: Rows, climbs: dict[str, Any], roof: Any, gpu: str) -> Non
     top = chosen[chosen.impl == best].sort_values("median_us").iloc[0]
     display.say(
         f"The fastest way, `{best}` with {top.weights_as} weights, makes **{top.tok_s:,.0f} tok/s**, "
-        f"{top.roof_fraction:.0%} of the roof on the {gpu}. A token's {top.phases} phases, five a layer and "
-        "the output head, run one after the other. Each fetches numbers from L2, adds up, and hands on; no "
-        "bandwidth shortens these waits."
+        f"{top.roof_fraction:.0%} of the roof on the {gpu}. A token's {top.phases} phases each fetch "
+        "numbers from L2, add up, and hand on; no bandwidth shortens these waits."
     )
     diagram.beside_bytes(chosen).show()
     display.say(" ".join(filter(None, (_by_format(chosen, best), _level(climbs)))))
@@ -122,6 +121,6 @@ def explorer_start(here: Rows, roof: Any) -> None:
     mine = beside_bytes(mine.dropna(subset="median_us").sort_values("median_us").head(1), roof.value)
     for row in mine[(mine.each > 0) & (mine.model == model.start["model"])].itertuples():
         display.say(
-            f"It opens at {model.start['cost']:g} µs a phase; by its row a phase of `{row.impl}` in "
+            f"It opens at {model.start['cost']:g} µs a phase; a phase of `{row.impl}` in "
             f"{row.weights_as} costs {row.each:.2f} µs."
         )

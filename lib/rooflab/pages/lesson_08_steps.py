@@ -22,11 +22,11 @@ _CHANGES = {
     _FUSED: "A layer is five launches: the small steps move into the products.",
     "2_pdl": "As 1; a launch starts before the one in front has ended.",
     "3_persistent": "One launch makes all tokens; a grid barrier ends each phase.",
-    "4_tma": "As 3; one lane copies a chunk of weights by the copy engine (TMA).",
+    "4_tma": "As 3; the copy engine (TMA) copies weights.",
     "5_prefetch_at_barrier": "As 3; a warp orders some of its copies only at the barrier.",
-    _RING: "As 3; some warps only copy weights, the others only multiply.",
-    "7_split_k": "As 6, in INT4 as 5; two products are cut so that every SM has a part.",
-    "8_tensor_attention": "As 7; query heads that share keys attend on the tensor cores.",
+    _RING: "As 3; some warps only copy, others multiply.",
+    "7_split_k": "As 6, in INT4 as 5; two products are cut for all SMs.",
+    "8_tensor_attention": "As 7; attention on the tensor cores.",
     "9_flags_in_data": "As 7; numbers carry flags, and no barrier separates phases.",
 }
 
@@ -43,6 +43,7 @@ def rungs(climbs: dict[str, Any], format: str) -> None:
     if len(climb):
         for name in ("tok_s", "gain"):
             table[name] = table["rung"].map(climb.set_index("impl")[name])
+        table.loc[table["gain"] < 1 / crossover.LEVEL, "says"] += " Loses (appendix)."
         heads |= {"tok_s": "tok/s", "gain": "×"}
         caption += f" in {ablation.FORMATS[format]}; ×: the speed of the step that it builds on, of which "
         caption += f"{1 / crossover.LEVEL:.2f} to {crossover.LEVEL:.2f} is level"

@@ -14,7 +14,7 @@ from rooflab.pages import Rows, lesson_08_clock
 from rooflab.pages.lesson_08_clock import PARTS, Clocks
 from rooflab.studies import decode
 from rooflab.view import diagram, display
-from rooflab.view.diagram import by_block, decode_rungs, svg
+from rooflab.view.diagram import by_block, decode_rungs, ring_between, svg
 from rooflab.words import listed
 
 _UNIT = 16  # rows of a matrix that a block of decode_step takes at a time
@@ -78,6 +78,11 @@ def divided_drawn(lab: Lab, format: str) -> None:
         f"has {max(parts)} in place of {chunks}."
     )
     decode_rungs.divided(tiles, chunks, slabs, sms).show()
+
+
+def rings_drawn() -> None:
+    """Draw a warp's ring from a phase to the next in the first rungs, in FP16."""
+    ring_between.rings(engine.spec(decode.MODEL).shape, "fp16").show()
 
 
 def phase_end_drawn() -> None:

@@ -26,7 +26,7 @@ from rooflab.view.diagram.exchange import block_sum
 from rooflab.view.diagram.full_and_empty import ring
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
-from rooflab.view.diagram.handovers import dependent_launch, launches_of_a_layer, launches_over_time
+from rooflab.view.diagram.handovers import launches_of_a_layer, launches_over_time
 from rooflab.view.diagram.in_flight import Held, bytes_held
 from rooflab.view.diagram.in_turns import in_turns
 from rooflab.view.diagram.issue import issue_slots
@@ -101,7 +101,6 @@ __all__ = [
     "column_strip",
     "crossings",
     "dealt",
-    "dependent_launch",
     "divided_along_k",
     "divided_weights",
     "dp4a",

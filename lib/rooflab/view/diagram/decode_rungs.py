@@ -177,10 +177,8 @@ def held_back(shape: Shape, format: str, texts: tuple[str, str] | None = None) -
         said.append(f"{name}: {words}")
     note = f"5_prefetch_at_barrier leaves {counted(held, 'slot')} of a warp empty until it has arrived"
     lines = (
-        "×: the warp multiplies a chunk, which frees its slot. copy: weights of the next phase come into it.",
-        "…: memory is busy, and the warp waits until it takes the next order.",
-        f"{note}, as in {FORMATS[format]}.",
-        f"An example, not measured: a phase's last {_SHOWN} chunks.",
+        "×: multiplies a chunk, which frees its slot for a copy. …: waits until memory takes the next order.",
+        f"{note} ({FORMATS[format]}). An example.",
     )
     for k, line in enumerate(lines):
         canvas.text(0, y + 2 + 14 * k, line, svg.SMALL)

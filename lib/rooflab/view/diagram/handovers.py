@@ -97,32 +97,6 @@ def launches_of_a_layer() -> Drawing:
     return single("What a layer launches on each GPU", f"A layer takes {totals}. {'. '.join(said)}.", canvas)
 
 
-def dependent_launch() -> Drawing:
-    """Two kernels over time, launched one after the other and as dependent launches; not to scale."""
-    canvas, left, y = Canvas(), 84.0, 0.0
-    ways: tuple[tuple[str, float], ...] = (("one after the other", 150.0), ("dependent launches", 96.0))
-    for name, begin in ways:
-        canvas.text(0, y + 12, name[0].upper() + name[1:], bold=True)
-        waits = max(0.0, 130 - begin - 62)
-        canvas.text(0, y + 38, "kernel 1", svg.SMALL)
-        canvas.cell(left, y + 22, 130, 24, "loads and multiplies", SKY)
-        canvas.text(0, y + 66, "kernel 2", svg.SMALL)
-        canvas.cell(left + begin, y + 50, 62, 24, "first loads", AMBER)
-        start = max(begin + 62 + waits, 130.0)
-        canvas.cell(left + start, y + 50, 130, 24, "loads and multiplies", SKY)
-        canvas.line([(left + start + 130, y + 20), (left + start + 130, y + 76)], 1.0, dashed=True)
-        y += 92
-    canvas.text(
-        0,
-        y + 8,
-        "Weights need no result of kernel 1, so their first loads may begin before it ends.",
-        svg.SMALL,
-    )
-    says = "Kernel 2 begins after kernel 1 has ended, loads its first weights and multiplies. As a dependent "
-    says += "launch it loads its first weights while kernel 1 still runs, so it ends earlier. Not to scale."
-    return single("2_pdl: a launch begins before the one before it ends", says, canvas)
-
-
 def _drawn_parts(
     plain: float, dependent: float, weights: Mapping[str, float], launch: float
 ) -> list[tuple[Launch, float, float, float]]:

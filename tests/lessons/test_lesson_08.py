@@ -316,7 +316,7 @@ def test_the_clock_says_where_a_loss_is_or_that_it_does_not_show_it(h200, rows, 
     assert lesson_08_clock.disagreements(swapped, {"int4_g128": climbs["int4_g128"]}) == ""
 
 
-def test_a_step_is_said_with_its_gain_and_the_first_with_the_launches_it_saves(rows, monkeypatch):
+def test_a_step_is_said_with_its_gain_and_the_first_with_the_launches_it_saves(h200, rows, monkeypatch):
     texts, tables = [], []
     monkeypatch.setattr(lesson_08_steps.display, "say", texts.append)
     monkeypatch.setattr(lesson_08_steps.display, "table", lambda table, *_: tables.append(table))
@@ -324,23 +324,26 @@ def test_a_step_is_said_with_its_gain_and_the_first_with_the_launches_it_saves(r
     climbs = lesson_08_ladder.climbed(rows)
     lesson_08_steps.step(climbs, "int4_g128", "99_planted")
     assert not texts
-    lesson_08_steps.step(climbs, "int4_g128", "2_pdl", "99_planted", "7_split_k")
-    assert len(texts) == 1 and texts[0].startswith("`2_pdl`: **1.27 times the speed of rung 1 in INT4**")
-    assert "1.29 times in FP16" in texts[0] and "the speed of rung 6 in FP16" in texts[0]
+    lesson_08_steps.step(climbs, "int4_g128", "2_pdl")
+    assert len(texts) == 1 and texts[0].startswith("**1.27 times the speed of rung 1 in INT4**")
+    assert "1.29 times in FP16" in texts[0]
     lesson_08_steps.rungs(climbs, "fp16")
     assert tables[0]["tok_s"].notna().all()
     assert tables[0]["rung"].tolist() == list(decode.RUNGS) and tables[0]["gain"].notna().all()
     lesson_08_steps.fused(climbs)
     assert "50 launches by products, 5 by" in texts[1] and "its launches take the time" in texts[2]
-    rung = "7_split_k", "3_persistent"
-    lesson_08_steps.since(climbs, "int4_g128", *rung)
-    assert texts.pop().startswith("Over rung 3 that is 1.02 times in INT4: level.")
-    lesson_08_steps.since(climbs, "fp16", *rung)  # a gain
-    lesson_08_steps.since({"fp16": climbs["fp16"][:0]}, "fp16", *rung)
-    assert len(texts) == 3
-    lesson_08_steps.at_phase_end({})
-    assert texts.pop().startswith("<details><summary>How many slots a warp leaves empty")
-    assert texts.pop().startswith("Later rungs, as built for an H200, take the ring of rung 6 in FP16")
+    monkeypatch.setattr(lesson_08_steps.svg, "fold", lambda summary, drawings: texts.append(summary))
+    lesson_08_steps.between(climbs, h200, "int4_g128", {})
+    assert texts.pop().startswith("Drawn: memory at a phase's end")
+    folded = texts.pop()
+    assert "the speed of rung 6 in FP16" in folded and "take the ring of rung 6 in FP16" in folded
+    assert "A warp's empty slots" in folded and "96 of 132 SMs have work" in folded
+    assert texts.pop().startswith("**From `3_persistent` to `7_split_k`: ")
+    assert tables[-1]["rung"].tolist() == [*decode.RUNGS][2:7] and tables[-1].notna().all(axis=None)
+    bare = {each: of[:0] for each, of in climbs.items()}
+    lesson_08_steps.between(bare, h200, "int4_g128", {})
+    assert len(tables) == 2 and "From `3_persistent`" not in " ".join(texts[3:])
+    del texts[3:]
     faster = {**climbs, "int4_g128": climbs["int4_g128"].assign(tok_s=1e4)}
     lesson_08_steps.fused(faster)
     assert len(texts) == 4, "where INT4 is faster, launches are not all"

@@ -8,15 +8,18 @@ import pandas as pd
 
 from rooflab.analysis import ablation
 from rooflab.hardware import crossover
+from rooflab.lab import Lab
 from rooflab.ops import decoder
 from rooflab.pages import NEAR, Rows, lesson_08_clock, lesson_08_timeline
 from rooflab.pages.lesson_08_clock import Clocks
 from rooflab.pages.lesson_08_ladder import short_name
 from rooflab.studies import decode
 from rooflab.view import diagram, display
+from rooflab.view.diagram import svg
 from rooflab.words import counted, listed
 
 _FUSED, _RING = "1_kernel_per_phase", "6_producer_warps"
+_FIRST, _LAST = "3_persistent", "7_split_k"
 # What a rung changes, in a reader's words; of one that this lacks, its idea.
 _CHANGES = {
     _FUSED: "A layer is five launches: the small steps move into the products.",
@@ -50,24 +53,23 @@ def rungs(climbs: dict[str, Any], format: str) -> None:
     display.table(table, heads, {"tok_s": "{:,.0f}", "gain": "{:.2f}"}, caption)
 
 
-def step(climbs: dict[str, Any], format: str, *names: str) -> None:
-    """Say how many times the speed of what they build on rungs have, `format` first."""
-    order, said = sorted(climbs, key=lambda each: each != format), []
-    for name in names:
-        rows = [row for each in order for row in climbs[each].itertuples() if row.impl == name]
-        found = [(row, short_name(row.below)) for row in rows if row.gain == row.gain and row.below]
-        if not found:
-            continue
-        alike = len({below for _, below in found}) == 1
-        words = [
-            f"{row.gain:.2f} times {'' if alike and k else f'the speed of {_code(below)} '}in "
-            f"{ablation.FORMATS[row.format]}"
-            for k, (row, below) in enumerate(found)
-        ]
-        called = f"`{name}`: " if len(names) > 1 else ""
-        said.append(f"{called}**{words[0]}**{''.join(f', {each}' for each in words[1:])}.")
-    if said:
-        display.say(" ".join(said))
+def step(climbs: dict[str, Any], format: str, name: str) -> None:
+    """Say how many times the speed of what it builds on a rung has, `format` first."""
+    if said := _gains(climbs, format, name):
+        display.say(said)
+
+
+def _gains(climbs: dict[str, Any], format: str, name: str) -> str:
+    order = sorted(climbs, key=lambda each: each != format)
+    rows = [row for each in order for row in climbs[each].itertuples() if row.impl == name]
+    found = [(row, short_name(row.below)) for row in rows if row.gain == row.gain and row.below]
+    alike = len({below for _, below in found}) == 1
+    words = [
+        f"{row.gain:.2f} times {'' if alike and k else f'the speed of {_code(below)} '}in "
+        f"{ablation.FORMATS[row.format]}"
+        for k, (row, below) in enumerate(found)
+    ]
+    return f"**{words[0]}**{''.join(f', {each}' for each in words[1:])}." if words else ""
 
 
 def fused(climbs: dict[str, Any]) -> None:
@@ -90,11 +92,42 @@ def _code(below: str) -> str:
     return below if " " in below else f"`{below}`"
 
 
-def at_phase_end(clocks: Clocks) -> None:
-    """Say in which formats more copies shorten products, and which ring later rungs take in which format;
-    folded, how many slots are left empty.
+def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> None:
+    """Say what the rungs after 3_persistent up to 7_split_k gain together in each format, with a table of
+    their rates; folded, what each changes, gains and leaves, and two drawings.
     """
-    said = lesson_08_clock.ring(clocks, _RING, "3_persistent")
+    rates = {each: climbs[each].set_index("impl").tok_s for each in decode.FORMATS if len(climbs[each])}
+    gains = {each: tok[_LAST] / tok[_FIRST] for each, tok in rates.items() if {_FIRST, _LAST} <= {*tok.index}}
+    if gains:
+        words = [
+            f"{gain:.2f} times in {ablation.FORMATS[each]}{' (level)' * _level(gain)}"
+            for each, gain in sorted(gains.items(), key=lambda pair: -pair[1])
+        ]
+        display.say(f"**From `{_FIRST}` to `{_LAST}`: {listed(words)}.**")
+        names = [r.name for r in decoder.LADDERS["decode_step"]]
+        table = pd.DataFrame({"rung": names[names.index(_FIRST) : names.index(_LAST) + 1]})
+        for each in gains:
+            table[each] = table["rung"].map(rates[each])
+        heads = {each: f"{ablation.FORMATS[each]}, tok/s" for each in gains}
+        display.table(table, {"rung": "rung", **heads}, dict.fromkeys(gains, "{:,.0f}"))
+    drawings, lines = [lesson_08_timeline.phase_end()], []
+    for name in ("5_prefetch_at_barrier", _RING):
+        lines.append(f"`{name}`: {_gains(climbs, 'fp16', name)}")
+    lines += [_rings(clocks), lesson_08_timeline.slots_left_empty()]
+    if cut := lesson_08_timeline.divided(lab, format):
+        drawings.append(cut[1])
+        lines.append(f"`{_LAST}`: {_gains(climbs, format, _LAST)} {cut[0]}")
+    display.fold_items("What rungs 5, 6 and 7 gain one by one, and why", filter(None, lines))
+    svg.fold("Drawn: memory at a phase's end (rung 5), and a product cut for every SM (rung 7)", drawings)
+
+
+def _level(gain: float) -> bool:
+    return bool(1 / crossover.LEVEL <= gain <= crossover.LEVEL)
+
+
+def _rings(clocks: Clocks) -> str:
+    """In which formats more copies shorten products, and which ring later rungs take in which format."""
+    said = lesson_08_clock.ring(clocks, _RING, _FIRST)
     wins = [f for f, ring in decode.RINGS.items() if ring == _RING]
     rest = [f for f in decode.RINGS if f not in wins]
     if wins and rest:
@@ -103,19 +136,7 @@ def at_phase_end(clocks: Clocks) -> None:
             f" Later rungs, as built for an H200, take the ring of rung 6 in {words[0]}, that of rung 5 in "
             f"{words[1]}."
         )
-    display.say(said.strip())
-    display.fold_parts("How many slots a warp leaves empty", [lesson_08_timeline.slots_left_empty()])
-
-
-def since(climbs: dict[str, Any], format: str, name: str, before: str) -> None:
-    """Say what the rungs after `before` up to `name` gain together where that is level in a format."""
-    tok = climbs[format].set_index("impl").tok_s if len(climbs[format]) else {}
-    if name in tok and before in tok and 1 / crossover.LEVEL <= tok[name] / tok[before] <= crossover.LEVEL:
-        first, last = int(before.partition("_")[0]) + 1, name.partition("_")[0]
-        display.say(
-            f"Over {short_name(before)} that is {tok[name] / tok[before]:.2f} times in "
-            f"{ablation.FORMATS[format]}: level. Rungs {first} to {last} together gain nothing there."
-        )
+    return said.strip()
 
 
 def losses(climbs: dict[str, Any], format: str, rows: Rows, clocks: Clocks) -> None:

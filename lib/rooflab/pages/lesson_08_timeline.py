@@ -57,27 +57,27 @@ def blocks_over_time(lab: Lab, clocks: Clocks, climbs: dict[str, Rows]) -> None:
     display.fold_parts("One layer, block by block, by the clock inside the kernel", parts)
 
 
-def divided_drawn(lab: Lab, format: str) -> None:
-    """Draw the output product's work by block in the page's `format`, where rows alone leave SMs without
-    work: by rows, and cut along k too, as the rung's launch rule and schedule.cuh have it.
+def divided(lab: Lab, format: str) -> tuple[str, diagram.Drawing] | None:
+    """Words and drawing of the output product's work by block in the page's `format`, where rows alone leave
+    SMs without work: by rows, and cut along k too, as the rung's launch rule and schedule.cuh have it.
     """
     sms, shape = int(lab.run["sms"]), engine.spec(decode.MODEL).shape
     rows, k = shape.matrices["out"]
     tiles = rows // _UNIT
     if tiles >= sms:
-        return
+        return None
     rung = rung_of(decoder.LADDERS["decode_step"], decode.DIVIDED, decode.DIVIDED)
     slabs = decoder_plan.split_for(rung, shape, format, sms, "90")["OUT_SLABS"]
     chunks = k // CHUNK[format]
     parts = decode_rungs.chunks_by_block(tiles, chunks, slabs, sms)
-    display.say(
+    said = (
         f"The output product and down have {rows:,} rows each, and a block takes {_UNIT} at a time: {tiles} "
         f"of {sms} SMs have work. `7_split_k` also cuts *k*, the dimension over which a product sums, and "
         f"adds up the parts of a row by atomics. Drawn is the output product, cut into {slabs} parts: a "
         f"chunk is {_UNIT} rows by {k // chunks} weights in {ablation.FORMATS[format]}, and the busiest SM "
         f"has {max(parts)} in place of {chunks}."
     )
-    decode_rungs.divided(tiles, chunks, slabs, sms).show()
+    return said, decode_rungs.divided(tiles, chunks, slabs, sms)
 
 
 def rings_drawn() -> None:
@@ -85,9 +85,9 @@ def rings_drawn() -> None:
     ring_between.rings(engine.spec(decode.MODEL).shape, "fp16").show()
 
 
-def phase_end_drawn() -> None:
-    """Draw a warp and memory at a phase's end in 3_persistent and in 5_prefetch_at_barrier, in FP16."""
-    decode_rungs.held_back(engine.spec(decode.MODEL).shape, "fp16").show()
+def phase_end() -> diagram.Drawing:
+    """A warp and memory at a phase's end in 3_persistent and in 5_prefetch_at_barrier, in FP16."""
+    return decode_rungs.held_back(engine.spec(decode.MODEL).shape, "fp16")
 
 
 def slots_left_empty() -> str:

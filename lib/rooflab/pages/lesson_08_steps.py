@@ -46,7 +46,7 @@ def rungs(climbs: dict[str, Any], format: str) -> None:
     if len(climb):
         for name in ("tok_s", "gain"):
             table[name] = table["rung"].map(climb.set_index("impl")[name])
-        table.loc[table["gain"] < 1 / crossover.LEVEL, "says"] += " Loses (appendix)."
+        table.loc[table["gain"] < 1 / crossover.LEVEL, "says"] += " Loses here (appendix)."
         heads |= {"tok_s": "tok/s", "gain": "×"}
         caption += f" in {ablation.FORMATS[format]}; ×: the speed of the step that it builds on, of which "
         caption += f"{1 / crossover.LEVEL:.2f} to {crossover.LEVEL:.2f} is level"

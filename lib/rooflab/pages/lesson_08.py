@@ -59,7 +59,7 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     left = beside_bytes(steps, lab.roof["dram_read"].value).loc[best.name]
     if left.each > 0:
         answer += f"The rest is what {left.phases} *phases*, pieces of work that run one after the other, "
-        answer += f"cost beside their bytes, {left.each:.1f} µs each. "
+        answer += f"cost beside their bytes, {left.each:.1f} µs each on average. "
     if pair is not None:
         theirs, ours = pair
         compared = [f"{times(ours['tok_s'] / first.tok_s)} times as many as {first.impl}"] * (

@@ -99,7 +99,7 @@ def gain_by_gpu(every: Rows, timed: Rows, spec: Any) -> Rows:
 
 
 def _coloured(ax: Any, ways: list[str]) -> None:
-    """Colour bars by the way that each stands for, with a key, the commonest way first."""
+    """Colour each bar by INT4's fastest way on its GPU, and add a legend with the most frequent way first."""
     held = sorted(set(ways), key=ways.count, reverse=True)
     shades = [plot.COLOURS[k] for k in (0, 5, 3, 6)]
     for bar, way in zip(ax.patches, ways, strict=True):

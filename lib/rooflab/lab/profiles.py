@@ -108,7 +108,11 @@ def take(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | 
         modes = {case.id: (case.cache or "cold", of.replay(case)) for case in cases}
         for cache, replay in sorted(set(modes.values())):
             chosen = [case for case, mode in modes.items() if mode == (cache, replay)]
-            frames.append(ncu.run(study, chosen, metrics or ncu.BASIC, cache, replay=replay))
+            counters = few = [*(metrics or ncu.BASIC)]
+            if replay == "application":  # each further pass repeats the whole child
+                few = [name for name in counters if name in ncu.CACHES]
+            frame = ncu.run(study, chosen, few, cache, replay=replay)
+            frames.append(frame.reindex(columns=list(dict.fromkeys([*frame, *counters]))))
         return of.trimmed(tool, pd.concat(frames, ignore_index=True), metrics)
     run = nsys.run if tool == "nsys" else cupti.run
     return of.trimmed(tool, run(study, ids, repeat=of.trace_repeats), metrics)

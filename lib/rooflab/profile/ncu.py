@@ -175,6 +175,7 @@ BASIC = (
     *("sm_pct", "l2_hit_pct", "occupancy_pct", "issue_active"),
     *("load_sectors_per_request", "store_sectors_per_request"),
 )
+CACHES = ("time_ns", "dram_bytes", "dram_read_bytes", "dram_pct", "l2_hit_pct")  # what warm caches change
 STALLS = tuple(name for name in METRICS if name.startswith("stall_"))
 
 # nvprof, which one source profiled with, does not support compute capability 8.0 and above. Its metric ->

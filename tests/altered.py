@@ -22,6 +22,7 @@ from rooflab.studies.bandwidth import roofs
 from rooflab.studies.base import Sized, Study, Unlisted
 
 SOURCE = paths.DATA / "h200"
+RUN = read_table(SOURCE / "runs.csv", RUN_SCHEMA)[-1]["run"]  # that rows added here are of
 TIMES = ("median_us", "q1_us", "q3_us")
 Row = dict[str, str]
 
@@ -93,7 +94,7 @@ def _row(study: Study, case: Case, reason: str | None) -> Row:
     if donor is None or reason:
         reason = reason or "it was not recorded"
         blank = dict.fromkeys(SCHEMA, "")
-        return {**blank, **own, "identity": f"{SKIPPED}{reason}", "run": "2026-11-22.2"}
+        return {**blank, **own, "identity": f"{SKIPPED}{reason}", "run": RUN}
     return {**donor, **own}
 
 
@@ -157,7 +158,7 @@ def _profile(
         found = held.get(case.id) or (_like(case, held) if not reason else [])
         if reason or not found:
             blank = {"case": case.id, "identity": f"{SKIPPED}{reason or 'it was not counted'}"}
-            found = [{**dict.fromkeys(header, ""), **blank, "run": "2026-11-22.2"}]
+            found = [{**dict.fromkeys(header, ""), **blank, "run": RUN}]
         rows += [[row[name] for name in header] for row in ({**row, "case": case.id} for row in found)]
     with (folder / "profiles" / f"{study.name}_{tool}.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([header, *rows])

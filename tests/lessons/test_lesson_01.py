@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from pages_read import said
 from rooflab import lab
 from rooflab.hardware import roofline
 from rooflab.studies import bandwidth, environment
@@ -80,7 +81,8 @@ def test_peaks_lie_under_the_datasheet_and_give_ridge_points(h200):
     assert set(burst.index) == set(sustained.index) == set(roofline.POWER_HELD)
     for name, value in burst.items():
         assert 0.4 * getattr(h200.spec, name) < value < getattr(h200.spec, name)
-        assert sustained[name] < 1.02 * value
+        held = "Power held even the burst of " + name in said("01b_roofs.ipynb")
+        assert (sustained[name] < 1.02 * value) is not held
         assert h200.roof[name].value == value
     ridge = {name: roofline.ridge(h200.roof["dram_read"].value, value) for name, value in burst.items()}
     assert 5 < ridge["fp32"] < 20 < ridge["tf32_tensor"] < ridge["fp16_tensor"] < ridge["fp8_tensor"]

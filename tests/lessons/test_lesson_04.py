@@ -24,6 +24,7 @@ from rooflab.pages import (
     lesson_04d_limits,
 )
 from rooflab.records.store import Store
+from rooflab.records.validate import MIN_SAMPLES
 from rooflab.studies import int4 as study
 
 MLP = (8960, 1536)  # the source's shape
@@ -104,7 +105,7 @@ def test_traffic_is_predicted_and_then_counted(h200, counted):
 def test_the_source_s_kernel_is_rebuilt_gated_and_far_from_the_roof(ladder, h200):
     """M49"""
     row = ladder.loc["1_warp_row"]
-    assert row["error"] <= row["error_budget"] and row["samples"] >= 10
+    assert row["error"] <= row["error_budget"] and row["samples"] >= MIN_SAMPLES
     assert row["gb_s"] == pytest.approx(row["bytes"] / row["median_us"] / 1e3, rel=1e-4)
     assert 0.05 < row["roof_fraction"] < 0.3
     assert f"{row['roof_fraction']:.0%} of the roof" in said("04_int4.ipynb")

@@ -15,6 +15,7 @@ from rooflab.ops import mmq as mmq_ops
 from rooflab.ops import q8_0 as q8_ops
 from rooflab.pages import lesson_05d_slots
 from rooflab.paths import ROOT
+from rooflab.records.validate import MIN_SAMPLES
 from rooflab.studies import mmq, q8_0
 from rooflab.view.diagram import mmq_blocks
 
@@ -217,7 +218,7 @@ def test_a_rungs_time_is_divided_as_its_slots_were_counted(prompt, counted):
 def test_the_first_tile_is_gated_and_slow(prompt):
     """M70"""
     row = prompt.loc["1_tile"]
-    assert row["error"] <= row["error_budget"] and row["samples"] >= 10
+    assert row["error"] <= row["error_budget"] and row["samples"] >= MIN_SAMPLES
     assert faster(prompt.loc[mmq.BASELINE], row) and row["tflop_s"] > 20
 
 

@@ -118,10 +118,11 @@ class Lab:
 
     @property
     def sm_ghz(self) -> float:
-        """The SMs' clock when runs of this recording began, in GHz: the highest, as a run that
-        begins on a GPU still hot from the last shows a lower clock than it measured at.
+        """The SMs' clock around the runs of this recording, in GHz: the highest, as a run that begins on an
+        idle GPU, or on one still hot from the last, shows a lower clock than it measured at.
         """
-        return float(self.store.runs()["sm_clock_before_mhz"].max()) / 1e3
+        around = self.store.runs()[["sm_clock_before_mhz", "sm_clock_after_mhz"]]
+        return float(around.max(axis=None)) / 1e3
 
     def cases(self, study: str) -> list[Case]:
         """Every case that a recording of `study` on this device holds at this effort."""

@@ -13,6 +13,7 @@ from rooflab.bench import clock
 from rooflab.lab import Lab
 from rooflab.ops import probes
 from rooflab.pages import Opening, Rows
+from rooflab.records.csv_table import is_blank
 from rooflab.studies import environment
 from rooflab.studies.base import Context
 from rooflab.view import diagram, display, explorer, plot
@@ -48,7 +49,8 @@ def machine(run: Any, spec: Any) -> None:
     """Show the state of the machine around the run; fold what the driver reports beside the datasheet."""
     conditions(run)
     sheet = spec and ".".join(map(str, spec.compute_capability))
-    clock_now = f"{run.sm_clock_before_mhz} MHz before the run"
+    around = [mhz for mhz in (run.sm_clock_before_mhz, run.sm_clock_after_mhz) if not is_blank(mhz)]
+    clock_now = f"{max(around):.0f} MHz, the higher of before and after" if around else "not told"
     facts = [
         ("compute capability", run.compute_capability, sheet),
         ("SMs", f"{run.sms}", spec and f"{spec.sms}"),

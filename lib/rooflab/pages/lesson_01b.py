@@ -259,6 +259,10 @@ def power(gpu: Any, here: Any, tops: Any) -> None:
         text += f"the clock down to keep the power limit. {drop['roof']} loses most, and keeps "
         text += f"{drop['kept']:.0f}% of "
         text += "its burst. "
+    slow = tops[tops["kept"] > 102]
+    if len(slow):
+        text += f"Power held even the burst of {listed(slow['roof'])}, which was slower than sustained: "
+        text += "judge by the sustained figure there. "
     streams = states.kept(display.power_rows(here, "read", "copy"), "read", "copy")
     text += f"{streams} " if streams else ""
     display.say(text.rstrip())

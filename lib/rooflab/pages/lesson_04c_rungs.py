@@ -111,10 +111,8 @@ def _spent(once: Any, least: Any, predicted: int) -> str:
     if far.empty or over.index[-1] < predicted:
         return ""
     at = int(far.index[0])
-    text = (
-        f"Predicted: the budget is spent at {predicted} tokens. Measured: rung 6 takes {far[at]:.1f} times "
-    )
-    text += f"the bound at {counted(at, 'token')}"
+    text = f"Predicted: the budget is spent at {counted(predicted, 'token')}. Measured: rung 6 takes "
+    text += f"{far[at]:.1f} times the bound at {counted(at, 'token')}"
     if at < predicted:
         text += " already: the prediction leaves unpacking out"
     return f"{text}. "

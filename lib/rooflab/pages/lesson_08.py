@@ -51,10 +51,10 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     answer = f"{first.impl} makes {_few(first.tok_s)} tokens a second of {decode.MODEL} on the {gpu}; "
     if pair is not None and first.format == "fp16" != best.format:
         answer += f"on the same FP16 weights our fastest kernel makes {pair[1]['tok_s']:,.0f}; "
-    answer += f"{'our fastest' if best.kind == 'own' else best.impl}, with "
     head = decode.FORMATS[best.format]
-    apart = f" and its usual {ablation.FORMATS[head]} head" if head != best.format else ""
-    answer += f"{ablation.FORMATS[best.format]} weights{apart}, makes {best.tok_s:,.0f}, "
+    apart = f" and their usual {ablation.FORMATS[head]} head" if head != best.format else ""
+    answer += f"with {ablation.FORMATS[best.format]} weights{apart} "
+    answer += f"{'our fastest' if best.kind == 'own' else best.impl} makes {best.tok_s:,.0f}, "
     answer += f"{best.roof_fraction:.0%} of what memory's rate allows with these weights. "
     left = beside_bytes(steps, lab.roof["dram_read"].value).loc[best.name]
     if left.each > 0:

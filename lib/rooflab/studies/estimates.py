@@ -28,7 +28,7 @@ FIRST_CALLS: dict[str, tuple[float, tuple[str, ...]]] = {
     "gemlite": (14.0, ("n", "k", "batch")),
 }
 # An instrument starts a process, which passes its cases through the gate first; and what it takes a case.
-_INSTRUMENTS = {"ncu": (7.0, 0.35), "nsys": (7.0, 0.8), "cupti": (7.0, 3.0), "sanitizer": (2.0, 2.6)}
+_INSTRUMENTS = {"ncu": (7.0, 0.35), "nsys": (7.0, 0.8), "cupti": (7.0, 3.0), "sanitizer": (2.0, 0.3)}
 
 
 def first_call(case: Case) -> tuple[float, tuple]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from rooflab.analysis import coalescing
 from rooflab.analysis.evidence import Evidence, NoEvidence
 from rooflab.claims.bars import number
+from rooflab.records.validate import MIN_SAMPLES
 
 Where = Mapping[str, Any]
 Measure = TypeVar("Measure", bound=Callable[..., float | tuple[float, str]])
@@ -157,10 +158,10 @@ def gated(evidence: Evidence) -> float:
 
 @measure
 def with_quartiles(evidence: Evidence) -> float:
-    """Share of own timed rows with quartiles around the median of ten samples or more."""
+    """Share of own timed rows with quartiles around the median of `MIN_SAMPLES` or more."""
     rows = evidence.own_timed()
     held = (rows["q1_us"] <= rows["median_us"]) & (rows["median_us"] <= rows["q3_us"])
-    return float((held & (rows["samples"] >= 10)).mean())
+    return float((held & (rows["samples"] >= MIN_SAMPLES)).mean())
 
 
 @measure

@@ -17,7 +17,6 @@ from rooflab.studies.launch_rule import named
 from rooflab.view.diagram import by_block, svg
 from rooflab.view.diagram.svg import AMBER, BLUE, NONE, Canvas, Drawing, single
 
-_LAYER = 14  # any but the first is like the others
 _SHORT = ("QKV", "attend", "output", "gate, up", "down")  # names of decode.PHASES above a bar
 # What holds a rung's phases apart.
 _SAYS = {
@@ -107,7 +106,9 @@ def _traced(lab: Any, name: str, format: str) -> tuple[tuple[float, ...], float]
 
 
 def library(lab: Any) -> dict[str, float]:
-    """How long the library's layer takes, called from Python and in a graph (us), as they were traced."""
+    """How long the library's layer takes, called from Python and in a graph (us): the median of those traced,
+    from the first projection of one layer to that of the next.
+    """
     cases = [case for case in attribution.decode() if case.seq == decode.PROMPT]
     found: dict[str, float] = {}
     for tool in ("cupti", "nsys"):
@@ -117,10 +118,11 @@ def library(lab: Any) -> dict[str, float]:
                 continue
             try:
                 launches = time_breakdown.timeline(named(lab.profile("attribution", [case], tool)))
-                start, end = time_breakdown.one_layer(launches, _LAYER)
             except (MissingRecording, IndexError, KeyError):
                 continue
-            found[name] = end - start
+            starts = launches.loc[launches["part"] == "q", "start_us"]
+            if len(starts) > 1:
+                found[name] = float(starts.diff().median())
     return found
 
 

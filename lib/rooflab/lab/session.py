@@ -122,7 +122,7 @@ class Lab:
         idle GPU, or on one still hot from the last, shows a lower clock than it measured at.
         """
         around = self.store.runs()[["sm_clock_before_mhz", "sm_clock_after_mhz"]]
-        return float(around.max(axis=None)) / 1e3
+        return float(around.max().max()) / 1e3
 
     def cases(self, study: str) -> list[Case]:
         """Every case that a recording of `study` on this device holds at this effort."""

@@ -75,7 +75,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
         yield seen
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("gpu", "stem", "values"), TURNS)
 def test_a_lesson_measures_what_was_said_and_takes_as_long(
     gpu: str, stem: str, values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -102,7 +102,7 @@ def test_a_replay_says_what_it_lacks_of_any_value(stem: str, name: str, value: o
     assert page.error is None, str(page)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("gpu", "turn"), share(list(itertools.product(GPUS, turns())), 5), ids=str)
 def test_a_lesson_measures_any_value_that_it_takes(
     gpu: str, turn: tuple[str, str, object], tmp_path: Path
@@ -123,7 +123,7 @@ def test_a_shape_beyond_the_list_is_measured_and_shown(tmp_path: Path) -> None:
     assert any(re.search("5,?120 [x×] 5,?120", str(each.outputs)) for each in page.shown)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("stem", "operators"),
     [

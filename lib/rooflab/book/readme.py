@@ -6,6 +6,7 @@ from rooflab import paths
 from rooflab.hardware import device
 from rooflab.records import compare
 from rooflab.records.case import parse_options
+from rooflab.records.csv_table import is_blank
 from rooflab.records.store import Store, published_devices
 from rooflab.studies.bandwidth import roofs
 from rooflab.view import plot
@@ -254,13 +255,19 @@ def models(store: Store, every: bool = True) -> pd.DataFrame:
 
 
 def device_line(store: Store) -> str:
-    """Which GPU the figures are of, and when they were measured; empty without a run."""
+    """Which GPU the figures are of, when they were measured, and of one whole run how long that took; empty
+    without a run.
+    """
     runs = store.runs()
     if runs.empty:
         return ""
     last = runs.iloc[-1]
-    day = str(last["started"])[:10]
-    return f"Measured on the {last['gpu']} (driver {last['driver']}, CUDA {last['cuda']}), last on {day}."
+    day, took = str(last["started"])[:10], ""
+    if len(runs) == 1 and not is_blank(last["finished"]):
+        minutes = (pd.Timestamp(last["finished"]) - pd.Timestamp(last["started"])).total_seconds() / 60
+        took = f", by one command in {minutes:.0f} minutes"
+    when = f"last on {day}" if len(runs) > 1 else f"on {day}"
+    return f"Measured on the {last['gpu']} (driver {last['driver']}, CUDA {last['cuda']}) {when}{took}."
 
 
 def gpu_of(store: Store) -> str:

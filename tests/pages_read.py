@@ -1,4 +1,7 @@
-"""What the committed notebooks say."""
+"""What the committed notebooks say, and what an explorer says of a choice."""
+
+import html
+import re
 
 import nbformat
 from rooflab.paths import NOTEBOOKS
@@ -12,3 +15,11 @@ def said(name):
         data = output.get("data", {})
         parts += [output.get("text", ""), data.get("text/markdown", ""), data.get("text/html", "")]
     return "\n".join(parts)
+
+
+def turned(made, *picks):
+    """What an explorer says once its dropdowns and its slider, in the order shown, are turned to `picks`."""
+    row, _, text, *_ = made.children
+    for widget, value in zip(row.children, picks, strict=True):
+        widget.value = value
+    return html.unescape(re.sub("<[^>]+>", "", text.value))

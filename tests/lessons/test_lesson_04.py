@@ -5,13 +5,14 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from pages_read import said
+from pages_read import said, turned
 from rooflab import claims, lab, paths, studies
 from rooflab.analysis import int4 as analysis
 from rooflab.errors import UsageError
 from rooflab.numerics import quant
 from rooflab.ops import int4
 from rooflab.pages import (
+    lesson_04,
     lesson_04b_causes,
     lesson_04c_bounds,
     lesson_04c_measured,
@@ -608,3 +609,24 @@ def test_the_bounds_of_a_shape_meet_where_its_x_and_y_count_too():
     )
     assert lesson_04c_bounds.by_shape((42.6, 47.4), " on") == "43 to 48 tokens on, by shape"
     assert lesson_04c_bounds.by_shape((42.6, 43.0)) == "43 tokens"
+
+
+def test_the_explorer_turns_the_ways_cold_by_the_graph_clock(h200):
+    rows = h200.store.read("int4")
+    cold = rows[(rows["clock"] == "graph") & (rows["cache"] == "cold") & (rows["batch"] == 16)]
+    cold = cold[(cold["n"] == MLP[0]) & (cold["k"] == MLP[1])]
+    loop = cold[cold["options"] == "loop=1"].iloc[0]
+    best = cold[(cold["kind"] == "own") & (cold["impl"] != "1_warp_row")].sort_values("median_us").iloc[0]
+    made = lesson_04.explore(h200, h200.run["gpu"], *MLP)
+    for name, row in (("the source's kernel", loop), ("fused, fastest rung", best)):
+        told = turned(made, name, "8,960 × 1,536", 16)
+        share = study.traffic(studies.get("int4").case(row["case"])) / h200.roof["dram_read"].value / 1e3
+        assert f": {row['median_us']:.3g} µs;" in told and told.endswith(f"{row['impl']}.")
+        assert f"{share / row['median_us']:.0%} of the read roof" in told
+
+
+def test_the_explorer_says_so_without_rows(h200, monkeypatch):
+    told = []
+    monkeypatch.setattr(lesson_04.display, "say", told.append)
+    monkeypatch.setattr(lesson_04, "products", lambda here: pd.DataFrame())
+    assert lesson_04.explore(h200, "NVIDIA X", *MLP) is None and "NVIDIA X" in told[0]

@@ -3,8 +3,9 @@
 import re
 from dataclasses import fields
 
+import pandas as pd
 import pytest
-from pages_read import said
+from pages_read import said, turned
 from rooflab import claims, engine, lab
 from rooflab.analysis import ablation
 from rooflab.errors import UsageError
@@ -16,6 +17,8 @@ from rooflab.pages import (
     lesson_08_phases,
     lesson_08_predictions,
     lesson_08_steps,
+    lesson_08c,
+    lesson_08d,
 )
 from rooflab.studies import decode, decode_checks, hf, prefill
 from rooflab.view import diagram
@@ -363,3 +366,42 @@ def test_predictions_get_their_verdict(rows):
     assert f"at most {best.share / 100:.2f} of it (`{best.name}`)" in page
     assert "measured ÷ predicted" in page and "`2_pdl` holds only as a total" in page
     assert [held(ratio)[:8] for ratio in (0.79, 1.25, 1.3)] == ["It does ", "It holds", "It does "]
+
+
+def test_08c_turns_models_by_context_at_one_sequence(h200, rows):
+    made = lesson_08c.explore(h200)
+    one = rows[(rows["batch"] == 1) & (rows["weights_as"] == "Q8_0")].set_index(["impl", "model", "seq"])
+    chosen = {"gemma-4-e4b, graph": ("gemma", decode.GEMMA, 1024)}
+    chosen |= {f"{decode.MODEL}, one": (decode.RUNGS[-1], decode.MODEL, 8192)}
+    chosen |= {f"{decode.MODEL}, graph": ("products", decode.MODEL, 128)}
+    for called, key in chosen.items():
+        row = one.loc[key]
+        told = turned(made, called, "Q8_0", key[2])
+        assert not told.startswith("Not recorded")
+        assert f": {100 * row['roof_fraction']:.3g}%;" in told and f"{row['tok_s']:,.0f} tok/s" in told
+
+
+def test_08d_turns_the_gates_of_tokens_and_of_prompts(h200, rows, prompts):
+    made = lesson_08d.explore(lesson_08d.answers(h200))
+    usual = rows[(rows["batch"] == 1) & (rows["weights_as"] == "INT4")]
+    parts = {
+        ("INT4", "one token after so many", 8192): usual[usual["impl"] == decode.RUNGS[-1]],
+        ("Q8_0", "a prompt of so many", 1848): prompts[
+            (prompts["impl"] == "7_fused") & (prompts["format"] == "q8_0")
+        ],
+    }
+    for (weights, reads, seq), found in parts.items():
+        row = found[(found["model"] == decode.MODEL) & (found["seq"] == seq)].iloc[0]
+        told = turned(made, row["impl"], weights, reads, decode.MODEL, seq)
+        assert not told.startswith("Not recorded")
+        assert f": {100 * row['error'] / row['error_budget']:.3g}%; " in told
+        assert f"{row['error']:.4f} of {row['error_budget']:.4f} allowed" in told
+    shown = lesson_08d.gates(h200)
+    assert (shown["batch"] == 1).all() and "median_us" not in shown
+
+
+def test_08d_says_so_where_no_gate_was_recorded(h200, monkeypatch):
+    told = []
+    monkeypatch.setattr(lesson_08d.display, "say", told.append)
+    monkeypatch.setattr(lesson_08d, "gates", lambda whose: pd.DataFrame())
+    assert lesson_08d.explore(lesson_08d.answers(h200)) is None and len(told) == 1

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from pages_read import said
+from pages_read import said, turned
 from rooflab import lab
 from rooflab.errors import UsageError
 from rooflab.ops import all_reduce
@@ -359,3 +359,23 @@ def test_a_gpu_of_which_four_were_not_recorded_has_no_figures(rows, monkeypatch)
     four_gpus.sums(rows, "NVIDIA A100 80GB")
     four_gpus.tokens(rows, "NVIDIA A100 80GB")
     assert told == ["Of four NVIDIA A100 80GBs nothing was recorded."] * 2
+
+
+def test_10c_turns_ways_by_gpus_and_one_gpu_is_of_the_run_with_two(split_rows):
+    """Two GPUs and four by their own recordings; prompts by what was timed of them."""
+    gpu = "NVIDIA H200"
+    made = four_gpus.explore(split_rows, gpu)
+    four = lesson_10c.tokens(four_gpus.recorded(gpu, "split"))
+    model = "llama-3-8b in INT4"
+    for gpus, found, impl in (
+        (1, lesson_10c.tokens(split_rows), links.ALONE),
+        (2, lesson_10c.tokens(split_rows), split.FUSED),
+        (4, four, split.FUSED),
+    ):
+        row = found[(found["title"] == model) & (found["impl"] == impl)].iloc[0]
+        told = turned(made, "the fused way", model, "a token", gpus)
+        assert f": {row['tok_s']:.3g} tok/s;" in told
+        assert (f"{row['gain']:.2f} times one GPU's speed" in told) == (gpus > 1)
+    assert turned(made, "sums by our kernel", model, "a prompt of 1,848", 2).startswith("Not recorded")
+    alone = four_gpus.explore(split_rows, "NVIDIA A100 80GB")  # of which no four were recorded
+    assert "GPUs 2: " in turned(alone, "the fused way", model, "a token", 2)

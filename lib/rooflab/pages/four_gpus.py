@@ -15,7 +15,8 @@ from rooflab.pages import NEAR, Rows, lesson_10b, lesson_10c
 from rooflab.records.fingerprint import SKIPPED
 from rooflab.records.store import Store
 from rooflab.studies import links, split
-from rooflab.view import display, plot
+from rooflab.view import display, explorer, plot
+from rooflab.view.explorer_facts import SAYS
 from rooflab.words import listed
 
 GPUS = 4
@@ -254,3 +255,52 @@ def _prompts(rows: Rows, four: Rows) -> list[str]:
         return []
     two, more = (f"{each.min():.2f} to {each.max():.2f}" for each in gains)
     return [f"Prompts, whose sums NCCL makes, are {more} times as fast as on one GPU; on two {two} times."]
+
+
+def by_way(rows: Rows, gpu: Any) -> Rows:
+    """Tokens and prompts by each way on `gpus` GPUs: on two, on four where that was recorded, and for each
+    way those of one GPU in the run with two.
+    """
+    ways = lesson_10c.WAYS | {split.FUSED_PLAIN: "fused, no overlap"}
+    four = recorded(gpu, "split")
+    parts = []
+    for gpus, found in ((2, rows), (GPUS, four)):
+        if len(found):
+            mine = pd.concat([lesson_10c.tokens(found), lesson_10c.prompts(found)])
+            parts.append(mine[mine["median_us"].notna()].assign(gpus=gpus))
+    every = pd.concat(parts, ignore_index=True)
+    shared = every[every["impl"].isin(ways)].assign(way=every["impl"].map(ways))
+    one = every[(every["impl"] == links.ALONE) & (every["gpus"] == 2)].assign(gpus=1)
+    asked = ["model", "format", "operator", "seq"]
+    timed = shared[[*asked, "way"]].drop_duplicates()
+    return pd.concat([shared, one.merge(timed, on=asked)]).reset_index(drop=True)
+
+
+def explore(rows: Rows, gpu: Any) -> Any:
+    """The explorer of whole models by way of summing and by GPUs; None without any."""
+    found = by_way(rows, gpu)
+    if found.empty:
+        display.say(f"Of whole models on several {gpu}s nothing was recorded.")
+        return None
+    prompts, shared = found["operator"] == "prefill", (found["gpus"] > 1) & found["gain"].notna()
+    read = [
+        f"a prompt of {int(n):,}" if is_prompt else "a token"
+        for is_prompt, n in zip(prompts, found["seq"], strict=True)
+    ]
+    gains = found["gain"].map("{:.2f} times one GPU's speed".format).where(shared, "")
+    fused = found[~prompts & (found["impl"] == split.FUSED)]
+    first = {"impl": split.FUSED, "operator": "decode", "gpus": 2}
+    if len(fused):  # a model on the most GPUs
+        first |= {"title": fused.loc[fused["gpus"].idxmax(), "title"]}
+    return explorer.Explorer(
+        "gpus",
+        found.assign(**{"read": read, SAYS: gains}),
+        x="gpus",
+        y="tok_s",
+        controls={"way": "Way", "title": "Model", "read": "What"},
+        labels={"gpus": "GPUs", "tok_s": "tokens a second"},
+        title=f"Whole models on {gpu}s",
+        compare=True,  # runs of two GPUs and of four
+        foretold="at least {} µs (datasheet)",
+        start=first,
+    )

@@ -17,7 +17,8 @@ from rooflab.ops import gemv, int4
 from rooflab.pages import Opening, Rows, bars, named_facts, spread
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
-from rooflab.view import diagram, display, plot
+from rooflab.view import diagram, display, explorer, plot
+from rooflab.view.explorer_facts import SAYS
 from rooflab.words import times
 
 
@@ -368,3 +369,48 @@ def takeaway(both: Rows, off: float, costs: dict[str, Any], by: Rows, gpu: str, 
     text += f"- Fewer bytes save time only if they still arrive at the roof. On the {gpu} the plain fused "
     text += f"kernel reads them at {fused['roof_fraction']:.0%} of it."
     display.say(text)
+
+
+_SOURCE, _FASTEST = "the source's kernel", "fused, fastest rung"
+_CALLED = {"torch.matmul": "FP16, cuBLAS", study.TWO_OP: "two-op, our kernel"}
+_CALLED |= {study.TWO_OP_TORCH: "two-op in PyTorch"}
+
+
+def products(here: Lab) -> Rows:
+    """Every recorded product of the page's ways, cold by the graph clock: the source's kernel, the fastest
+    of the other fused ones at each shape and number of tokens, and what they are compared with.
+    """
+    rows = here.store.read("int4")
+    rows = rows[(rows["cache"] == "cold") & (rows["clock"] == "graph") & rows["median_us"].notna()]
+    source, own = rows["impl"] == "1_warp_row", rows["kind"] == "own"
+    called = rows["impl"].map(_CALLED).mask(own, _FASTEST).mask(source, _SOURCE)
+    found = rows.assign(called=called, looped=rows["options"] == "loop=1").dropna(subset="called")
+    found = found.sort_values(["n", "k", "looped", "median_us"], ascending=[True, True, False, True])
+    return found.drop_duplicates(["called", "n", "k", "batch"]).reset_index(drop=True)
+
+
+def explore(here: Lab, gpu: str, n: int, k: int) -> Any:
+    """The explorer of the page's ways to multiply, by shape and tokens; None where none was timed."""
+    rows, roof = products(here), here.roof["dram_read"].value
+    if rows.empty:
+        display.say(f"No product of these was timed on the {gpu}.")
+        return None
+    rows["predicted_us"] = [
+        study.traffic(c) / roof / 1e3 for c in map(studies.get("int4").case, rows["case"])
+    ]
+    shares = rows["predicted_us"] / rows["median_us"]
+    rows["shape"] = [f"{n:,} × {k:,}" for n, k in zip(rows["n"], rows["k"], strict=True)]
+    rows[SAYS] = [f"{share:.0%} of the read roof; {i}" for share, i in zip(shares, rows["impl"], strict=True)]
+    return explorer.Explorer(
+        "int4-ways",
+        rows,
+        x="batch",
+        y="median_us",
+        controls={"called": "Contestant", "shape": "n × k"},
+        labels={"batch": "Tokens"},
+        title=f"Ways to multiply on {gpu}",
+        ylog=True,
+        foretold="its bytes at the read roof: {} µs",
+        measure=explorer.measurer(here),
+        start={"called": _SOURCE, "shape": f"{n:,} × {k:,}", "batch": 1},
+    )

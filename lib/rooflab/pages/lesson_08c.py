@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pandas as pd
 
@@ -13,7 +14,8 @@ from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars, facts
 from rooflab.records.store import Store
 from rooflab.studies import decode, prefill
-from rooflab.view import diagram, display, plot
+from rooflab.view import diagram, display, explorer, plot
+from rooflab.view.explorer_facts import SAYS
 from rooflab.words import listed
 
 
@@ -175,4 +177,37 @@ def takeaway(rows: Rows, here: Lab) -> None:
         f"{rows['roof_fraction'].max():.0%} of its roof on the {here.run.gpu}, one launch for each kernel.\n"
         "- Windows and shared caches bound what a long context costs; count them layer by layer.\n"
         "- A factor that a step brought elsewhere is no prediction: it depends on what was slow there."
+    )
+
+
+_ENGINES = {"gemma": "graph", "products": "graph", decode.RUNGS[-1]: "one"}  # launches
+
+
+def decoders(here: Lab) -> Rows:
+    """Gemma's tokens and other models': by the engine of the same kind, and by the last rung of lesson 08."""
+    rows = ablation.named(here.store.read("decode"))
+    rows = rows[rows["impl"].isin(_ENGINES) & (rows["batch"] == 1) & rows["usual"] & rows["tok_s"].notna()]
+    called = rows["model"] + ", " + rows["impl"].map(_ENGINES)
+    return rows.assign(called=called).sort_values(
+        ["impl", "model"], key=lambda of: of != "gemma", kind="stable"
+    )
+
+
+def explore(here: Lab) -> Any:
+    """The explorer of the share of the roof by model, weights and context."""
+    rows, roof = decoders(here), here.roof["dram_read"].value
+    rows["predicted_us"] = rows["bytes"] / roof / 1e3
+    rows["%"] = 100 * rows["predicted_us"] / rows["median_us"]
+    pairs = zip(rows["tok_s"], rows["bytes"] / 1e6, strict=True)
+    rows[SAYS] = [f"{tok_s:,.0f} tok/s; {mb:,.0f} MB a token" for tok_s, mb in pairs]
+    return explorer.Explorer(
+        "gemma",
+        rows,
+        x="seq",
+        y="%",
+        controls={"called": "Model, engine", "weights_as": "Weights"},
+        labels={"seq": "Context, tokens", "%": "% of the read roof"},
+        title=f"Decoders on {here.run.gpu}",
+        foretold="at least {} µs (read roof)",
+        start={"impl": "gemma", "format": "q8_0"},
     )

@@ -15,7 +15,8 @@ from rooflab.analysis import ablation
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, facts
 from rooflab.studies import decode, decode_checks
-from rooflab.view import diagram, display, plot
+from rooflab.view import diagram, display, explorer, plot
+from rooflab.view.explorer_facts import SAYS
 from rooflab.view.filter_list import Board
 from rooflab.words import listed
 
@@ -179,12 +180,6 @@ _STABILITY = {
     "long": ("steps", "bytes gone", "not numbers"),
     "refused": ("wrong inputs", "turned away", "moved by them", "changed afterwards"),
 }
-_STABILITY = {
-    "repeated": ("runs", "distinct", "same though other prompts"),
-    "sampled": ("runs", "distinct"),
-    "long": ("steps", "bytes gone", "not numbers"),
-    "refused": ("wrong inputs", "turned away", "moved by them", "changed afterwards"),
-}
 
 
 def stability(checks: Rows) -> None:
@@ -281,3 +276,49 @@ def _does(path: str) -> str:
     if path.startswith("prompt."):
         return ablation.PROMPT_WAYS[path.removeprefix("prompt.")]
     return ablation.WAYS[path]
+
+
+def gates(whose: Lab) -> Rows:
+    """What the gates of timed runs found of one sequence: a token after a context, and a prompt, with the
+    largest error of a logit in % of what is allowed. Where paths were judged at several lengths, those alone.
+    """
+    tokens, prompts = whose.store.read("decode"), whose.store.read("prefill")
+    parts = []
+    if len(tokens):
+        tokens = ablation.named(tokens).assign(reads="one token after so many")
+        parts.append(tokens[tokens["usual"]])
+    if len(prompts):
+        weights = prompts["format"].map(ablation.FORMATS)
+        parts.append(prompts.assign(weights_as=weights, reads="a prompt of so many"))
+    if not parts:
+        return pd.DataFrame()
+    found = pd.concat(parts)
+    found = found[(found["batch"] == 1) & found["error"].notna() & (found["error_budget"] > 0)]
+    alike = ["weights_as", "reads", "model"]
+    found["lengths"] = found.groupby([*alike, "impl"])["seq"].transform("nunique")
+    several = found.groupby(alike)["lengths"].transform("max") > 1
+    found = found[(found["lengths"] > 1) | ~several]
+    pairs = list(zip(found["error"], found["error_budget"], strict=True))
+    told = [f"largest error of a logit {error:.4f} of {allowed:.4f} allowed" for error, allowed in pairs]
+    found = found.assign(**{"%": [100 * error / allowed for error, allowed in pairs], SAYS: told})
+    times = ["median_us", "q1_us", "q3_us", "predicted_us"]  # of other lessons
+    return found.drop(columns=times).reset_index(drop=True)
+
+
+def explore(asked: Answers) -> Any:
+    """The explorer of the same judgement at other lengths and on other models; None where none was timed."""
+    rows, gpu = gates(asked.whose), asked.whose.run.gpu
+    if rows.empty:
+        display.say(f"At other lengths no path was judged on the {gpu}.")
+        return None
+    return explorer.Explorer(
+        "judged",
+        rows,
+        x="seq",
+        y="%",
+        controls={"impl": "Path", "weights_as": "Weights", "reads": "Check", "model": "Model"},
+        labels={"seq": "Tokens", "%": "% of the allowed error"},
+        roof=("allowed", 100.0, "%"),
+        title=f"Errors in the gates of timed runs on {gpu}",
+        start={"study": "prefill", "impl": "6_graph", "format": "fp16", "model": decode.MODEL},
+    )

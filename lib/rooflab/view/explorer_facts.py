@@ -28,7 +28,7 @@ def facts_of(row: pd.Series, y: str, unit: str, roof: tuple[str, float] | None, 
         parts.append(f"q1 {number(low)}, q3 {number(high)} µs")
     if predicted is not None:
         parts.append((foretold or _foretold(row)).format(number(predicted)))
-    if roof:
+    if roof and unit != "%":  # which already is a share of it
         share = roof[1] / float(row[y]) if y == "median_us" else float(row[y]) / roof[1]
         parts.append(f"{share:.0%} of {roof[0]}")
     if isinstance(row.get(SAYS), str) and row[SAYS]:

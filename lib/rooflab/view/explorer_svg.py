@@ -15,7 +15,7 @@ import pandas as pd
 
 from rooflab.errors import UsageError
 from rooflab.records.case import Case
-from rooflab.view.captions import UNITS, Roof, number, one_device, size_text
+from rooflab.view.captions import UNITS, Roof, measured, one_device, size_text
 from rooflab.view.explorer_axes import (
     BOTTOM,
     HEIGHT,
@@ -145,7 +145,7 @@ class Chart:
         if (xlog and min(widths) <= 0) or (ylog and min(heights) <= 0):
             raise UsageError("A logarithmic axis needs values above zero; pass xlog=False or ylog=False.")
         self.levels = [value for _, value in roofs]
-        self.roofs = [f"{label} {number(value)} {self.unit}" for label, value in roofs]
+        self.roofs = [f"{label} {measured(value, self.unit)}" for label, value in roofs]
         at = [(self._indices(row), float(row[x]), float(row[y])) for _, row in rows.iterrows()]
         told = [predicted(row, y) for _, row in rows.iterrows()]
         self.views = self._views(at, of_row, told)

@@ -11,6 +11,7 @@ from rooflab.pages.lesson_04d_clocks import clocks_drawn as clocks_drawn
 from rooflab.pages.lesson_04d_clocks import drawing_target as drawing_target
 from rooflab.pages.lesson_04d_laptop import FORMS, LAPTOP, NAMES, PROFILED
 from rooflab.pages.lesson_04d_laptop import beside_the_kernels as beside_the_kernels
+from rooflab.pages.lesson_04d_laptop import noise as noise
 from rooflab.pages.lesson_04d_laptop import published_by_batch as published_by_batch
 from rooflab.pages.lesson_04d_limits import executed
 from rooflab.pages.lesson_04d_limits import least_times as least_times
@@ -60,12 +61,14 @@ def gains_over_fp16(one_shape: Rows) -> dict[str, Any]:
     return {name: side.dropna() for name, side in gains.items()}
 
 
-def opening(here: Lab, gains: dict[str, Any], kernels: Rows, drawn: Any, rows: Rows) -> Opening:
-    """The first screen: the gains over FP16 here by tokens, by clock and cache, of the loop and read once."""
+def opening(here: Lab, gains: dict[str, Any], kernels: Rows, drawn: Any, rows: Rows, noise: str) -> Opening:
+    """The first screen: the gains over FP16 here by tokens, of the loop and read once, by one clock and one
+    cache; `noise` says how far the published times differ among themselves.
+    """
     name, gpu = f"{drawn[0]:,} × {drawn[1]:,}", here.run["gpu"]
-    title = f"Gain over FP16, a matrix of {drawn[0]:,} outputs × {drawn[1]:,} inputs"
-    fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True, height=3.2)
-    sides = {label: side for label, side in gains.items() if len(side) and label != WARM}
+    title = f"Speed beside FP16's, a matrix of {drawn[0]:,} outputs × {drawn[1]:,} inputs"
+    fig, ax = plot.figure("tokens", "FP16's time ÷ its own", title, xlog=True, ylog=True, height=2.6)
+    sides = {label.partition(",")[0]: gains[label] for label in (LOOP, ONCE) if len(gains[label])}
     for label, side in sides.items():
         plot.series(ax, side.index, side, label=label)
     plot.roof_line(ax, 1, "as fast as FP16", where="right")
@@ -76,35 +79,28 @@ def opening(here: Lab, gains: dict[str, Any], kernels: Rows, drawn: Any, rows: R
     plot.label_ends(ax)
     answer = which_loses(gains, gpu)
     if name == PROFILED:
-        answer += _elsewhere(gains[LOOP], kernels)
+        answer += _elsewhere(gains[LOOP], kernels, noise)
     able = (
         "tell a slow format from a slow kernel, and that from a slow way to launch it",
         "say what an event clock and a graph clock count, and what a published time can prove",
     )
-    said = f"{title}, on {gpu}, {plot.dates(rows)}. With launches the weights may be cached, alone they come "
-    said += f"from DRAM. {' '.join(_went(label, side) for label, side in sides.items())}{_above(gains)}"
+    said = (
+        f"{title}, on {gpu}, {plot.dates(rows)}. Both curves: kernels alone, without launches, and weights "
+    )
+    said += f"from DRAM. {' '.join(_went(label, side) for label, side in sides.items())}"
     return answer.strip(), able, (fig, said.strip())
 
 
-def _elsewhere(loop: Rows, kernels: Rows) -> str:
-    """That the loop's kernel wins on the source's laptop, where it does and loses here, for one token."""
+def _elsewhere(loop: Rows, kernels: Rows, noise: str) -> str:
+    """That the loop's kernel wins on the source's laptop, where it does and loses here, for one token; and
+    what its times cannot tell.
+    """
     gain = float(kernels["fp16"] / kernels["fused"])
     if not (1 in loop.index and loop[1] < 1 < gain):
         return ""
-    text = f"On the source's laptop the same kernel, alone, is {gain:.2f} times as fast as FP16 for one "
-    return text + "token. Why the loop loses there its published times cannot tell."
-
-
-def _above(gains: dict[str, Any]) -> str:
-    """Why the loop's gain with launches is the higher from some number of tokens on, where it is."""
-    event, alone = gains[EVENT].align(gains[LOOP], join="inner")
-    higher = event > alone
-    if higher.empty or not higher.iloc[-1]:
-        return ""
-    lower = higher.index[~higher]
-    first = higher.index[higher.index > lower[-1]][0] if len(lower) else higher.index[0]
-    text = f" From {counted(int(first), 'token')} on the loop's gain is higher with launches, because "
-    return f"{text}FP16's time there includes its launch."
+    text = f"\n- **Laptop**: there the same kernel, timed alone, wins: {gain:.2f} times as fast for 1 token. "
+    why = "are too noisy to tell why the loop loses" if noise else "do not tell why the loop loses"
+    return f"{text}Its published times {why}."
 
 
 def _went(label: str, side: Rows) -> str:
@@ -132,15 +128,17 @@ def which_loses(gains: dict[str, Any], gpu: str) -> str:
         text = f"Not the loop alone: read once for all tokens, INT4 is {speed} for {tokens} on the {gpu}. "
         return text + _loop_loses(gains)
     if loop[first] >= 1:
-        text = f"Not INT4, but the kernel's repetition for every token: on the {gpu} the kernel is "
-        text += f"{loop[first]:.2f} times as fast as FP16 for {few}, and {loop[most]:.2f} times for {most}. "
+        text = f"Not INT4, and not its kernel run once: on the {gpu} the loop loses, without its launches."
+    elif loop[most] < loop[first]:
+        text = (
+            f"Not INT4. On the {gpu} its kernel loses, and running it once for each token adds to the loss."
+        )
     else:
-        text = f"Not INT4. On the {gpu} it is the kernel, {loop[first]:.2f} times as fast as FP16 for {few}, "
-        text += f"and then its repetition for every token, {loop[most]:.2f} times for {most}. "
-    text += f"Kernels that read INT4 once for all tokens are {once[first]:.2f} and {once[most]:.2f} times as "
-    text += "fast as FP16. "
-    if (gains[EVENT] < 1).any():
-        text += "These times leave launches out, so launches are not needed to explain the loss. "
+        text = f"Not INT4. On the {gpu} its kernel loses, without its launches."
+    text += f"\n\n- **Format**: read once for {tokens}, INT4 is {once[most]:.2f} times as fast as FP16."
+    text += f"\n- **Kernel**: for {few} the loop's kernel runs once, {loop[first]:.2f} times as fast."
+    if most != first:
+        text += f"\n- **Loop**: for {tokens} it runs {most} times, {loop[most]:.2f} times as fast."
     return text
 
 
@@ -186,9 +184,11 @@ def same_way(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str) -> Non
     one = same[same["batch"] == 1].iloc[0]
     factor = one["two_op"] / one["fused"]
     if factor > 1 > one["gain"]:
-        text += f"\n\nFor one token the loop is {factor:.1f} times as fast as two-op, {one['two_op']:.0f} ÷ "
-        text += f"{one['fused']:.0f} µs, and yet slower than FP16. So a factor over two-op tells how slow "
-        text += "two-op is: choose the baseline that a user would run otherwise."
+        text += f"\n\nFor one token the loop is {factor:.1f} times as fast as two-op in PyTorch, "
+        text += f"{one['two_op']:.0f} ÷ {one['fused']:.0f} µs, and yet slower than FP16. So a factor over "
+        text += "two-op tells how slow two-op is: choose the baseline that a user would run otherwise."
+        text += " ([Lesson 04](04_int4.ipynb) times the same two without launches and with weights from "
+        text += "DRAM, so its factor differs.)"
     display.say(text)
 
 
@@ -241,7 +241,6 @@ def one_change_each(one_shape: Rows, gains: dict[str, Any], here: Lab, drawn: An
     both = [gains[of].get(1) for of in (EVENT, WARM)]
     if None not in both:
         parts[0] += f" For one token the gain goes from {both[0]:.2f} to {both[1]:.2f}."
-    parts[0] += _both_longer(one_shape)
     parts.append(_cache(one_shape))
     cold = one_shape.loc["graph, cold"].dropna(subset=["fused", "once"])
     if len(cold):
@@ -279,25 +278,6 @@ def _cheaper(here: Lab, drawn: Any, ours: Any) -> str:
     return f", which spends {both[1]:.1f} instructions a weight on this matrix instead of {both[0]:.1f}"
 
 
-def _both_longer(one_shape: Rows) -> str:
-    """In words, that the event clock's gain for the most tokens timed warm by both is the higher, where
-    it is, and by what.
-    """
-    if "graph, warm" not in one_shape.index.get_level_values("how"):
-        return ""
-    by = one_shape.loc["event, warm"], one_shape.loc["graph, warm"]
-    both = by[0][["fused", "fp16"]].dropna().index.intersection(by[1][["fused", "fp16"]].dropna().index)
-    if not len(both):
-        return ""
-    longer = by[0].loc[both[-1]] / by[1].loc[both[-1]]
-    if not longer["fp16"] > 1.02 * longer["fused"]:
-        return ""
-    text = f" For {counted(int(both[-1]), 'token')}, cached, the event clock's time is {longer['fused']:.1f} "
-    text += f"times the graph clock's for the loop, {longer['fp16']:.1f} times for FP16, so the event clock "
-    text += "shows INT4 the higher gain."
-    return text
-
-
 def _cache(one_shape: Rows) -> str:
     """In words, what a warm cache does to the gain for one token."""
     if ("graph, warm", 1) not in one_shape.index:
@@ -329,7 +309,7 @@ def takeaway(one_shape: Rows, gains: dict[str, Any], gpu: str, name: str, kernel
     parts = [
         "**Keep two losses apart: the kernel's, for one token, and that of repeating it for each further "
         "one.** Neither tells what the format can do: give each contestant a kernel made for the batch.",
-        "Before you explain a loss by launches, or deny it, time the kernels alone in the same run.",
+        "Before you blame launches for a loss, or clear them, time the kernels alone in the same run.",
     ]
     alone = gains[LOOP]
     if name == PROFILED and 1 in alone.index:
@@ -344,14 +324,15 @@ def takeaway(one_shape: Rows, gains: dict[str, Any], gpu: str, name: str, kernel
     )
     one = one_shape.loc[("event, warm", 1)]
     parts.append(
-        f"{text}clock and cache, and it is {one['two_op'] / one['fused']:.1f} times as fast as two-op."
+        f"{text}clock and cache, and it is {one['two_op'] / one['fused']:.1f} times as fast as two-op "
+        "in PyTorch."
     )
     display.say("\n".join(f"- {part}" for part in parts))
 
 
 def explore(rows: Rows, gpu: str, here: Lab, name: str) -> Any:
     """The explorer of the published experiment, by contestant, clock and shape."""
-    called = {"fused": "the loop", "fp16": "FP16", "two_op": "two-op"}
+    called = {"fused": "the loop", "fp16": "FP16", "two_op": "two-op in PyTorch"}
     kept = rows.assign(called=rows["who"].map(called))
     return explorer.Explorer(
         "published-experiment",

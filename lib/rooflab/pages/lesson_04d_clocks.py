@@ -29,7 +29,7 @@ def clocks_drawn(one_shape: Rows, gpu: str) -> tuple[int, int, int]:
         display.say(f"**Of the event clock's {first + graph} µs for one token the kernel takes {graph}.**")
         text = f"They are means on the {gpu}: {graph} µs for every kernel, which a further one adds by the "
         text += f"graph clock; by the event clock {event} for each further launch, and {first} are left for "
-        text += f"the first. {misses(measured, event, graph, first)}{_shorter_cold(one_shape)}".rstrip()
+        text += f"the first. {misses(measured, event, graph, first)}".rstrip()
         display.fold_parts("Where the drawing's lengths are from, and how far they fit", [text])
     return event, graph, first
 
@@ -61,20 +61,6 @@ def misses(measured: Rows, event: int, graph: int, first: int) -> str:
             f", and from {a} to {b} tokens the event clock adds {us:.0f} µs, less than {b - a} kernels take"
         )
     return f"{text}: its times scatter, and how far was not measured."
-
-
-def _shorter_cold(one_shape: Rows) -> str:
-    """That the event clock's times for one token are the shorter with weights from DRAM, where they are."""
-    keys = [(f"event, {cache}", 1) for cache in ("cold", "warm")]
-    if not all(key in one_shape.index for key in keys):
-        return ""
-    cold, warm = (one_shape.loc[key] for key in keys)
-    if not (cold["fused"] < warm["fused"] and cold["fp16"] < warm["fp16"]):
-        return ""
-    text = " For one token it shows less with weights from DRAM than with cached ones: "
-    text += f"{cold['fused']:.0f} µs and not {warm['fused']:.0f} for the loop, {cold['fp16']:.0f} and not "
-    text += f"{warm['fp16']:.0f} for FP16. So read its gain there, {warm['gain']:.2f} or {cold['gain']:.2f}, "
-    return f"{text}as about {(warm['gain'] + cold['gain']) / 2:.1f}."
 
 
 def drawing_target(event: int, graph: int, first: int) -> None:

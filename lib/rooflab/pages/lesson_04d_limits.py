@@ -118,6 +118,6 @@ def _verdict(table: Rows, warps: float, count: int, gpu: str) -> str:
             f" FP16's kernel takes {over[0]:.1f} times its least time there, the loop's {over[1]:.1f} times"
         )
         close = 0.8 < over[0] / over[1] < 1.25 and 0.8 < mine["issue"] / mine["halves"] < 1.25
-        text += ": so two least times that are nearly equal stay nearly equal. " if close else ". "
-        text += "What makes both longer was not measured."
+        text += ". Their least times nearly tie, and so do their times. " if close else ". "
+        text += "Why both take longer was not measured."
     return text

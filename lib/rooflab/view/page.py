@@ -46,9 +46,11 @@ def opening(answer: str, able: Sequence[str], chart: tuple[Figure, str] | Drawin
 
 
 def _emphasised(answer: str) -> str:
-    """Whole sentences of an answer in bold until they are long enough to hold the result, the rest plain."""
-    ends = [match.start() for match in re.finditer(r"(?<=[.?!]) +", answer)]
-    end = next((end for end in ends if end >= RESULT), len(answer))
+    """Whole sentences of an answer in bold until they are long enough to hold the result, at most its first
+    paragraph; the rest plain.
+    """
+    ends = [match.start() for match in re.finditer(r"(?<=[.?!])\s+", answer)]
+    end = next((end for end in ends if end >= RESULT or answer[end] == "\n"), len(answer))
     return f"**{answer[:end]}**{answer[end:]}"
 
 

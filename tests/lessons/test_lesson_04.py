@@ -336,9 +336,9 @@ def test_the_lead_shrinks_where_ours_gets_further_from_its_bound():
     times = pd.DataFrame({"n": 4096, "k": 4096, "batch": [1, 32], "ours": [30.0, 45.0], "fp16": 90.0})
     times = times.assign(ours_over=[1.2, 1.8], fp16_over=1.1).set_index(["n", "k", "batch"])
     text = lesson_04c_stops._further_off(times, 32)
-    assert "FP16's time stays flat while ours goes from 1.20 to 1.80 times its bound" in text
-    assert "from 3.0 to 2.0 times" in text
-    assert "goes to 0.50 times that" in lesson_04c_stops._further_off(times.assign(fp16=[90.0, 45.0]), 32)
+    assert "32 tokens take FP16 1.00 times as long as 1, and ours 1.50 times as long" in text
+    assert "bound allows 1.00 times as long" in text and "from 3.0 to 2.0 times" in text
+    assert "FP16 0.50 times as long" in lesson_04c_stops._further_off(times.assign(fp16=[90.0, 45.0]), 32)
     assert lesson_04c_stops._further_off(times.assign(ours_over=1.2), 32) == ""
     assert lesson_04c_stops._further_off(times, 64) == lesson_04c_stops._further_off(times[:0], 32) == ""
 
@@ -347,7 +347,10 @@ def test_what_wgmma_and_the_tma_bring_is_said_by_the_times():
     whole = pd.DataFrame({9: [40.0, 99.0], 10: [45.0, 66.0], 11: [40.0, 55.0]}, [16, 64])
     text = lesson_04c_rungs._compared(whole)
     assert "At 64 tokens rung 11 runs at 1.80 times the speed of rung 9: 1.50 by rung 10 × 1.20 by" in text
-    assert "**At 16 tokens rung 10 is slower than rung 9.** It multi" in lesson_04c_rungs._behind(whole)
+    assert (
+        "**At 16 tokens rung 10 is slower than rung 9.** It scales the 128 weights"
+        in lesson_04c_rungs._behind(whole)
+    )
     assert lesson_04c_rungs._behind(whole.loc[[64]]) == "", "faster"
 
 
@@ -399,13 +402,12 @@ def test_work_that_grows_is_named_by_the_counters():
     most["memory"], most["tensor cores"] = [26.0, 26.0, 26.0], [9.6, 8.8, 17.0]
     most["instructions"] = [14.0, 19.0, 21.5]
     text = lesson_04c_measured._grown(most, 32)
-    assert "Memory works 26 µs for 1 token and for 24 tokens; the rest of the kernel's time grows" in text
-    assert "from 7.0 to 17.0 µs.** In it the tensor cores (beyond 16 tokens) and instructions do more" in text
-    assert text.endswith("Which of them the kernel waits for, counters cannot say.")
+    assert "Memory is busy 26 µs for 1 token and for 24 tokens: more tokens cost no more reading." in text
+    assert text.endswith(
+        "from 7.0 to 17.0 µs.** There the tensor cores (beyond 16 tokens) and instructions do more."
+    )
     grown = lesson_04c_measured._grown(most.assign(memory=[26.0, 28.0, 30.0]), 32)
     assert "the rest" not in grown and grown.count("memory") == 1
-    assert lesson_04c_measured._waits_do_not_tell(most, 32) == ""
-    assert "tells neither way" in lesson_04c_measured._waits_do_not_tell(most.assign(waits="memory"), 32)
     assert "so it limits: memory" in lesson_04c_measured._grown(most.assign(memory=42.0), 32)
     assert "do more" not in lesson_04c_measured._grown(most[:2].assign(instructions=14.0), 32)
     assert lesson_04c_measured._grown(most[:1], 32) == ""
@@ -414,9 +416,7 @@ def test_work_that_grows_is_named_by_the_counters():
         lesson_04c_measured._stepped(most, step)
     )
     assert lesson_04c_measured._stepped(most[:2], step) == lesson_04c_measured._stepped(most, None) == ""
-    assert "`mma` a token column keeps the tensor cores busy for 1.20 µs" in lesson_04c_measured._by_column(
-        most
-    )
+    assert "keeps the tensor cores busy for 1.20 µs in rung 9's `mma`" in lesson_04c_measured._by_column(most)
     assert lesson_04c_measured._by_column(most[1:]) == ""
 
 

@@ -67,14 +67,15 @@ def test_slots_over_time_fill_the_measured_times_and_overlap_as_the_sources_do()
             for other in by["multiply"]
         )
         assert meet == (at > 0), "rung 9 unpacks and multiplies in turn, the others at a time"
-        gaps = block_at_work.gaps(pieces)
-        assert (len(gaps) == 3) == (at > 0), "once a slot where unpacking overlaps, at each piece where not"
+        gaps = block_at_work.gaps(pieces, whole)
+        assert len(gaps) == (3 if at else 12), "once a slot where unpacking overlaps, at each piece where not"
         assert bool(by["wait"]) == bool(by["order"]) == (at < 2), "rung 11 has no barrier and no orders"
 
 
 def test_slots_over_time_have_the_measured_lengths_or_say_that_they_do_not():
     rungs = int4.LADDERS["int4"][8:11]
     drawing = diagram.slots_over_time(rungs, (99.0, 64.0, 55.0), "here")
+    assert "lengths measured, schematic inside" in drawing.svg()
     assert "Rung 9, a warp: 99.0 µs" in drawing.says and "each row is (here)" in drawing.says
     assert "35.0 µs less than rung 9" in drawing.svg() and "9.0 µs less than rung 10" in drawing.svg()
     for other in ((), (42.0, 44.0, 37.0)):

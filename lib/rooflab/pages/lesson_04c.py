@@ -27,7 +27,7 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     gain = (theirs.drop_duplicates("batch").set_index("batch")["median_us"] / us).dropna()
     last, gpu = us.index[-1], here.run["gpu"]
     answer = f"For {drawn[0]:,} × {drawn[1]:,} weights on the {gpu}, read once for all tokens, {last} tokens "
-    answer += f"take {us[last] / us.iloc[0]:.1f} times as long as {us.index[0]}"
+    answer += f"take {us[last] / us.iloc[0]:.2f} times as long as {us.index[0]}"
     more = last / us.index[0] * us.iloc[0] / us[last]  # tokens a second
     if more > 1.1:
         answer += f" ({more:.{0 if more >= 10 else 1}f} times the tokens a second)"
@@ -112,7 +112,9 @@ def takeaway(here: Lab, batches: list[Any], shapes: list[Any], rows: Rows, table
     ends = stops_in_short(gains_of(here, shapes, batches))
     text += f"- {here.run['gpu']}: {ends[0].lower()}{ends[1:]}" if ends else ""
     if len(slow) and slow.min() > 1:
-        text += "\n- Unpacking first (two-op) is slower than never quantising, at all points timed."
+        text += (
+            "\n- Unpacking first (two-op, our kernel) is slower than never quantising, at all points timed."
+        )
     display.say(text)
 
 

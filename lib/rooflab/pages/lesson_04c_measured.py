@@ -219,7 +219,7 @@ def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free
         "us": "{:.1f}",
         "each": "{:.1f}",
     }
-    notes = (_by_column(most), _stepped(most, step), _below_bound(here, most), _waits_do_not_tell(most, free))
+    notes = (_by_column(most), _stepped(most, step), _below_bound(here, most))
     title = "What else the counters say, and every shape that was counted"
     display.fold_parts(title, [*filter(None, notes), (seen, names, forms)])
     return most
@@ -320,13 +320,15 @@ def _grown(most: Rows, free: int) -> str:
         text = f"From {first} to {last} {listed(_since(early, u) for u in grown)} do more. " if grown else ""
     else:
         rest = [f"{round(row['us'], 1) - round(row['memory'], 1):.1f}" for row in (a, b)]
-        text = f"**Memory works {_ends(a['memory'], b['memory'])} µs for {first} and for {last}; the rest of "
-        text += f"the kernel's time grows from {rest[0]} to {rest[1]} µs.** "
-        text += f"In it {listed(_since(early, u) for u in grown)} do more. "
+        text = (
+            f"**Memory is busy {_ends(a['memory'], b['memory'])} µs for {first} and for {last}: more tokens "
+        )
+        text += f"cost no more reading. The rest of the time grows from {rest[0]} to {rest[1]} µs.** "
+        text += f"There {listed(_since(early, u) for u in grown)} do more. "
     busy = b[list(_UNITS)].astype(float)
     if busy.max() > 0.9 * b["us"]:
         return f"{text}At {last} one is busy nearly all the time, so it limits: {busy.idxmax()}."
-    return f"{text}Which of them the kernel waits for, counters cannot say."
+    return text.strip()
 
 
 def _ends(first: float, last: float) -> str:
@@ -339,21 +341,6 @@ def _since(early: Rows, unit: str) -> str:
     level = early["batch"][early[unit] <= 1.02 * early[unit].iloc[0]]
     since = int(level.iloc[-1])
     return _the(unit) + (f" (beyond {since} tokens)" if since > early["batch"].iloc[0] else "")
-
-
-def _waits_do_not_tell(most: Rows, free: int) -> str:
-    """That warps wait for memory though its work does not grow, where the counters say so."""
-    early = most[most["batch"] <= free]
-    if len(early) < 2 or early.iloc[-1].get("waits") != "memory":
-        return ""
-    if early["memory"].iloc[-1] > 1.1 * early["memory"].iloc[0]:
-        return ""
-    at = list(early["batch"][early["waits"] == "memory"])
-    return (
-        f"At {listed(map(str, at))} tokens of this shape warps wait for memory most, though its work does "
-        "not grow. That tells neither way: data can be on "
-        "the way while DRAM has time to spare, and DRAM can be busy while warps wait for results."
-    )
 
 
 def _stepped(most: Rows, step: Step | None) -> str:
@@ -381,8 +368,8 @@ def _by_column(most: Rows) -> str:
     if mma.empty or wgmma.empty or mma.min() < 1.2 * wgmma.max():
         return ""
     few, many = most.loc[mma.index[0]], most.loc[wgmma.index[0]]
-    text = f"By rung {int(few['rung'])}'s `mma` a token column keeps the tensor cores busy for "
-    text += f"{mma.iloc[0]:.2f} µs, by `wgmma` for {wgmma.min():.2f} to {wgmma.max():.2f}"
+    text = f"A token column keeps the tensor cores busy for {mma.iloc[0]:.2f} µs in rung "
+    text += f"{int(few['rung'])}'s `mma`, for {wgmma.min():.2f} to {wgmma.max():.2f} in `wgmma`"
     if many["columns"] > few["columns"] and many["tensor cores"] < 1.05 * few["tensor cores"]:
         text += f": {int(many['columns'])} columns take no longer than {int(few['columns'])} did, so their "
         text += f"time does not grow from {int(few['batch'])} to {counted(int(many['batch']), 'token')}"

@@ -182,7 +182,7 @@ def _draw(here: Lab, whole: Rows, read_roof: float, peak: float | None) -> None:
     parts = {"rung 9: mma": whole[9], "rung 10: wgmma": whole[10], "rung 11: wgmma, TMA": whole[11]}
     names = [counted(batch, "token") for batch in whole.index]
     plot.grouped(ax, names, parts, most=1.12 * float(whole.max().max()), form=".1f")
-    plot.show(fig, f"{title} on {here.run['gpu']}, each in the fastest of the builds tried on an H200.")
+    plot.show(fig, f"{title} on {here.run['gpu']}. Each bar: the rung's fastest build, chosen on an H200.")
 
 
 def _compared(whole: Rows) -> str:
@@ -197,14 +197,16 @@ def _compared(whole: Rows) -> str:
 
 
 def _behind(whole: Rows) -> str:
-    """At which few tokens rung 10 is slower than rung 9, and what the drawing of the two leaves out."""
+    """At which few tokens rung 10 is slower than rung 9, and why by what it scales."""
     slow = [at for at in whole.index if at <= SUMS_SCALED and whole[10][at] > 1.02 * whole[9][at]]
     if not slow:
         return ""
+    ninth = int4.LADDERS["int4"][8].path.read_text("utf-8")
+    sums = GROUP // 2 // sums_even_at(ninth) * slow[-1]
     return (
         f"**At {listed(slow)} {'token' if slow == [1] else 'tokens'} rung 10 is slower than rung 9.** It "
-        f"multiplies each of a group's {GROUP} weights by the scale; up to {SUMS_SCALED} tokens rungs 9 and "
-        "11 multiply the group's sums instead."
+        f"scales the {GROUP} weights of a row's group, {GROUP // 2} instructions; rung 9 scales the group's "
+        f"sums, {counted(sums, 'instruction')} at {counted(int(slow[-1]), 'token')}."
     )
 
 

@@ -135,8 +135,9 @@ the other two, for each of my pieces:           # first parts of divided tiles, 
 def more_tokens(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> None:
     """Name what does more tokens than a block of rung 11 holds; how rungs 12 and 13 do it, folded."""
     display.say(
-        f"Beyond {batches[-1]} tokens, on Hopper GPUs, **rung 13** cuts y, the result, into *tiles*, some "
-        "rows by some tokens, and runs one block for each SM, which takes tile after tile."
+        f"Beyond {batches[-1]} tokens, on Hopper GPUs, y, the result, is cut into *tiles*, some rows by some "
+        "tokens. **Rung 12** runs a block for each tile. **Rung 13** runs one block for each SM, which takes "
+        "tile after tile, and divides along k the tiles that would leave SMs idle at the end (*stream-K*)."
     )
     parts = [_sums_in_registers(here, drawn, batches, rungs), _STEPS, diagram.tiles_in_turns().html()]
     display.fold_parts(f"How rungs 12 and 13 do more than {batches[-1]} tokens", parts)
@@ -206,7 +207,8 @@ def gain_over_fp16(
             for who, format in (("ours", "int4_g128"), ("fp16", "fp16"))
         }
         over = times.assign(**{f"{who}_over": times[who] / us for who, us in least.items()})
-        display.say(_further_off(over, falls[1]) + falls[0])
+        passed = _passed(gains, shapes[-1], times_of(here, shapes[-1:], batches), (read_roof, peak))
+        display.say(_further_off(over, falls[1]) + passed + falls[0])
     _show_stops(gains, no_gain_beyond(here, shapes))
 
 
@@ -227,12 +229,31 @@ def _further_off(times: Rows, last: int) -> str:
     gains = [row["fp16"] / row["ours"] for row in (a, b)]
     if not (b["ours_over"] > 1.05 * a["ours_over"] and gains[1] < gains[0]):
         return ""
-    flat = b["fp16"] / a["fp16"]
-    stays = "stays flat" if 0.95 < flat < 1.05 else f"goes to {flat:.2f} times that"
+    grown = b["ours"] / a["ours"]
     return (
-        f"**On {n:,} × {k:,}, from {first} to {last} tokens, FP16's time {stays} while ours goes from "
-        f"{a['ours_over']:.2f} to {b['ours_over']:.2f} times its bound. So the lead shrinks before the "
-        f"bounds say so**, from {gains[0]:.1f} to {gains[1]:.1f} times. "
+        f"**On {n:,} × {k:,}, {last} tokens take FP16 {_longer(b['fp16'] / a['fp16'])} as {first}, and ours "
+        f"{_longer(grown)}; INT4's bound allows {_longer(grown * a['ours_over'] / b['ours_over'])}.** So the "
+        f"lead shrinks from {gains[0]:.1f} to {gains[1]:.1f} times, before the bounds say so. "
+    )
+
+
+def _longer(ratio: float) -> str:
+    """How many times as long: "1.07 times as long"."""
+    return f"{ratio:.2f} times as long"
+
+
+def _passed(gains: Rows, shape: Any, times: Rows, roofs: tuple[float, float | None]) -> str:
+    """Where a shape's gain is above the ratio of its bounds, at the most tokens, and how far both are off."""
+    n, k = shape
+    row = gains.loc[shape].dropna()
+    over = [int(batch) for batch in row.index if row[batch] > 1.02 * allows(n, k, int(batch), *roofs)]
+    if not over:
+        return ""
+    at, formats = times.loc[(n, k, over[0])], {"fp16": "fp16", "ours": "int4_g128"}
+    off = {who: at[who] / bound_us(n, k, over[0], format, *roofs) for who, format in formats.items()}
+    return (
+        f"At {counted(over[0], 'token')} the gain is above the ratio: FP16 takes {off['fp16']:.2f} times its "
+        f"bound, ours {off['ours']:.2f} times. "
     )
 
 

@@ -60,7 +60,7 @@ class Piece(NamedTuple):
 
 def run(way: Way, whole: float, meets: float) -> list[Piece]:
     """What a warp or warpgroup does with the drawn slots in the time `whole`; where a block meets at a
-    barrier, that and ordering copies take `meets` of a slot's time.
+    barrier, that and starting copies take `meets` of a slot's time.
     """
     found, each = list[Piece](), whole / _SLOTS
     stop = meets if way.barrier else 0.0
@@ -101,7 +101,7 @@ def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str 
     canvas, left, said = Canvas(), 82.0, list[str]()
     heads = (
         f"{_SLOTS} slots stand for all that a warp or warpgroup multiplies; the first is already full.",
-        "Idle: tensor cores wait for the first piece of a slot; other warpgroups may use them.",
+        "Idle: tensor cores without work of this warp or warpgroup; others may use them.",
     )
     for k, line in enumerate(heads):
         canvas.text(0, 11 + 15 * k, line, svg.SMALL)
@@ -121,7 +121,7 @@ def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str 
             for p in pieces
             for fill in (_FILLS[p.what],)
         )
-        for gap in gaps(pieces) if way.overlaps else ():
+        for gap in gaps(pieces, whole):
             wide = (gap.end - gap.start) * unit
             canvas.cell(left + gap.start * unit, top + 20 * _LANES.index(gap.lane), wide, 16, "", _IDLE)
         if not way.barrier:
@@ -132,7 +132,11 @@ def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str 
             fewer = round(times[k - 1], 1) - round(whole, 1)  # of the times as they are written
             less = f"{fewer:.1f} µs less than rung {rungs[k - 1].name.partition('_')[0]}"
             canvas.text(ends + 8, top + 38, less, svg.SMALL)
-        parts = "a barrier and orders for each slot" if way.barrier else "the TMA copies, no barrier"
+        parts = (
+            "a barrier and all threads start copies for each slot"
+            if way.barrier
+            else "the TMA copies, no barrier"
+        )
         parts += ", unpacks while its products run" if way.overlaps else ", unpacks and multiplies in turn"
         said.append(f"Rung {number}, a {who}{takes}: {parts}")
         y = top + 96
@@ -140,6 +144,7 @@ def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str 
     canvas.text(0, y + 4, "time", svg.SMALL)
     y = _key(canvas, y + 14)
     lengths = f"Measured: how long each row is{whose and f' ({whose})'}." if measured else "Not measured."
+    lengths_are = "lengths measured" if measured else "an example"
     notes = (
         lengths,
         "Schematic: what is in it; unpacking is drawn as long as multiplying.",
@@ -147,24 +152,24 @@ def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str 
     for k, line in enumerate(notes):
         canvas.text(0, y + 12 + 15 * k, line, svg.SMALL)
     return single(
-        "Rungs 9 to 11 over time", f"{heads[0]} {'. '.join(said)}. {' '.join((heads[1], *notes))}", canvas
+        f"Rungs 9 to 11 over time: {lengths_are}, schematic inside",
+        f"{heads[0]} {'. '.join(said)}. {' '.join((heads[1], *notes))}",
+        canvas,
     )
 
 
-def gaps(pieces: Sequence[Piece]) -> list[Piece]:
-    """When the tensor cores have nothing to multiply because the first piece of a slot is being unpacked."""
-    busy = [p for p in pieces if p.what == "multiply"]
-    return [
-        Piece("tensor cores", "idle", p.start, p.end)
-        for p in pieces
-        if p.what == "unpack" and all(p.end <= b.start + 1e-9 or b.end <= p.start + 1e-9 for b in busy)
-    ]
+def gaps(pieces: Sequence[Piece], whole: float) -> list[Piece]:
+    """When the tensor cores have nothing to multiply, in the time `whole`."""
+    busy = sorted((p.start, p.end) for p in pieces if p.what == "multiply")
+    starts, ends = [0.0, *(end for _, end in busy)], [*(start for start, _ in busy), whole]
+    spans = zip(starts, ends, strict=True)
+    return [Piece("tensor cores", "idle", a, b) for a, b in spans if b > a + 1e-6 * whole]
 
 
 def _key(canvas: Canvas, y: float) -> float:
     """What the fills mean; the y below."""
     words = {
-        "threads order copies": GREY,
+        "threads start copies": GREY,
         "copies under way": SKY,
         "load x into registers": PALE,
         "unpack": AMBER,

@@ -179,7 +179,8 @@ def limit_of_each_rung(gpu: str, spent: Rows, rungs: Any, afford: float) -> None
             busy = seen["dram_pct"][forms]
             text += f"- **Rung{'s' * (len(under) > 1)} {listed(numbers)}** issue{'s' * (len(under) == 1)} in "
             text += f"less time than the bytes take: memory is the nearer limit, and is {busy.min():.0f} to "
-            text += f"{busy.max():.0f}% busy{', tuned or not' * (len(forms) > len(under))}."
+            text += f"{busy.max():.0f}% busy{', tuned or not' * (len(forms) > len(under))}. Busy is a share "
+            text += "of the DRAM's own peak, not of the measured read roof."
     display.say(text.strip())
 
 

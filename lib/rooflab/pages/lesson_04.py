@@ -257,7 +257,8 @@ def ways_compared(rows: Rows, gpu: str) -> tuple[Rows, Rows]:
     text = f"On the {gpu} the fused kernel reads its few bytes at {fused['roof_fraction']:.0%} of the roof. "
     for name in ("two-op in PyTorch", "two-op, our kernel"):
         if name in by.index:
-            text += f"Against {name}{',' * (',' in name)} it is {display.speed(by.loc[name, 'median_us'] / fused['median_us'])}"
+            text += f"Against {name}{',' * (',' in name)} it is "
+            text += f"{display.speed(by.loc[name, 'median_us'] / fused['median_us'])}"
             published = " (the published ninety has another clock and GPU: [part 04d](04d_published.ipynb))"
             text += f"{published if name.endswith('PyTorch') else ''}. "
     if "FP16" in by.index:

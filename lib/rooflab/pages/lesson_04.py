@@ -28,7 +28,7 @@ def opening(here: Lab, n: int, k: int) -> Opening:
     ways |= {study.TWO_OP: "INT4, two-op, our kernel", study.TWO_OP_TORCH: "INT4, two-op in PyTorch"}
     rows = here.measure("int4", [c for c in study.ladder(n, k, here.sized) if c.impl in ways])
     by, plain_fp16 = rows.set_index("impl"), _dense_of_ours(here, n, k)
-    answer = "No. " if _longer(by) else ""
+    answer = "No: " if _longer(by) else ""
     answer += f"INT4 in groups of 128 takes 1/{16 / (4 + 16 / 128):.1f} of the bytes of FP16. "
     if {"1_warp_row", "torch.matmul"} <= set(by.index):
         plain = by.loc["1_warp_row"]

@@ -401,7 +401,7 @@ def marks(verdicts: Rows) -> None:
     display.table(pd.DataFrame(rows), names, caption=caption, folded=True)
 
 
-def point_list(verdicts: Rows) -> Board:
+def point_list(verdicts: Rows, evidence: Any) -> Board:
     """The list of points, to filter."""
     points = verdicts[verdicts["points"] > 0].copy()
     points["outcome"] = points["verdict"].map(scorecard.outcome)
@@ -411,11 +411,9 @@ def point_list(verdicts: Rows) -> Board:
     measured = points["measured"].map(lambda text: f"; measured {text}" if text else "")
     tested = points["tested"] + measured
     counted = points["points"].map(lambda n: f"{n} point{'s' * (n > 1)}. ")
-    rescaled = (
-        points["verdict"]
-        .isin([claims.RESCALED, claims.DIRECTION])
-        .map({True: " This bar is rescaled; as stated, the item fails.", False: ""})
-    )
+    restated = points["verdict"].isin([claims.RESCALED, claims.DIRECTION])
+    rescaled = points["id"].where(restated).map(lambda name: _as_stated(name, evidence), na_action="ignore")
+    rescaled = rescaled.fillna("")
     points["note"] = counted + tested + "." + rescaled
     controls = {"section": "Section", "outcome": "Outcome"}
     return Board(
@@ -427,6 +425,13 @@ def point_list(verdicts: Rows) -> Board:
         start={"outcome": scorecard.FAIL},
         what="items",
     )
+
+
+def _as_stated(name: str, evidence: Any) -> str:
+    """What was measured against an item's own bar, of an item whose restated bar is met."""
+    own = [claims.judge(test, evidence) for test in claims.get(name).tests if not test.restated]
+    said = "; ".join(f"{each.tested}; measured {each.measured}" for each in own if each.value == each.value)
+    return f" This bar is rescaled; as stated the item fails{f' ({said})' if said else ''}."
 
 
 def takeaway(dead: int, killed: Rows, open_: Rows) -> None:

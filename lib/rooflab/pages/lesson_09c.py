@@ -27,7 +27,7 @@ def opening(evidence: Any, gpu: str, here: Lab) -> Opening:
     rivals = every[every["origin"] == related.HERE]
     answer = f"No library was measured side by side on the {gpu}."
     if len(rivals):
-        answer = f"{points.answer(rivals, gpu)} {_sweep(here)}".rstrip()
+        answer = f"{points.answer(rivals, gpu)} {_sweep(here, rivals)}".rstrip()
     able = (
         "say where a library's kernel is the better choice, and why",
         "compare two kernels by shape, GPU, clock and day",
@@ -36,27 +36,32 @@ def opening(evidence: Any, gpu: str, here: Lab) -> Opening:
     return answer, able, (points.by_tokens(rivals, gpu) or _spread(rivals, gpu)) if len(rivals) else None
 
 
-def _sweep(here: Lab) -> str:
+def _sweep(here: Lab, rivals: Rows) -> str:
     """What lesson 07's sweep over shapes adds, whose points are not among those of the page; or nothing."""
-    lost, of, least = _swept(here)
-    if not lost:
+    gains, turn = _swept(here), points.turn(rivals).tokens
+    lost = gains[gains < 1 / crossover.LEVEL]
+    if lost.empty:
         return ""
-    text = f"On lesson 07's sweep over more shapes cuBLAS is faster than our packed weights at {lost} of "
-    return f"{text}{of}; at the worst ours runs at {least:.2f} times its speed."
+    text = (
+        f"On lesson 07's sweep over more shapes cuBLAS is faster than our packed weights at {len(lost)} of "
+    )
+    text += f"{len(gains)} points"
+    if turn == turn:
+        text += f", {(lost.index >= turn).sum()} of them with {turn:,.0f} tokens or more"
+    return f"{text}; at the worst ours runs at {lost.min():.2f} times its speed."
 
 
-def _swept(here: Lab) -> tuple[int, int, float]:
-    """Of lesson 07's sweep of matrices, which is not among the points: at how many cuBLAS with FP16 weights
-    is faster, of how many, and our speed over its at the worst.
+def _swept(here: Lab) -> pd.Series:
+    """Of lesson 07's sweep of matrices, which is not among the points, our speed over that of cuBLAS with
+    FP16 weights, by number of tokens.
     """
     rows = strategies.gather(here)
     if rows.empty:
-        return 0, 0, float("nan")
+        return pd.Series(dtype=float)
     tables = [strategies.gains(rows, format) for format in ("int4_g128", "q8_0")]
     cells = [table[[c for c in table if isinstance(c, int)]].stack() for table in tables if len(table)]
     gains = pd.concat(cells).dropna() if cells else pd.Series(dtype=float)
-    lost = gains[gains < 1 / crossover.LEVEL]
-    return len(lost), len(gains), float(lost.min()) if len(lost) else float("nan")
+    return gains.droplevel(0) if gains.index.nlevels > 1 else gains
 
 
 def _drawn(evidence: Any) -> str:
@@ -208,7 +213,7 @@ def furthest_behind(evidence: Any, gpu: str, here: Lab) -> tuple[Rows, Rows, Row
     text += f", all behind {names}" if behind["name"].nunique() == 1 else ""
     worst = "The worst three" if behind["name"].nunique() == 1 else "The worst three of each"
     text += f". {worst}:\n\n" + "\n".join(lines) if lines else "."
-    display.say(f"{text}\n\n{_sweep(here)} {_drawn(evidence)}".strip())
+    display.say(f"{text}\n\n{_sweep(here, rivals)} {_drawn(evidence)}".strip())
     return every, rivals, behind
 
 
@@ -278,7 +283,8 @@ def judged(rivals: Rows, evidence: Any, here: Lab) -> None:
         text += f" and level at {even}. " if even else ". "
         if even < len(lone) / 2:
             text += "“Level” does not hold there; why a library takes longer for its bytes was not measured. "
-    least = min((worst for worst in (_swept(here)[2], _least_drawn(evidence)) if worst == worst), default=1.0)
+    worst = [_swept(here).min(), _least_drawn(evidence)]
+    least = min((each for each in worst if each == each), default=1.0)
     if least < 1 / crossover.LEVEL:
         text += (
             "On lesson 07's shapes, most of which nothing was tuned for, ours does lose: at worst it runs "

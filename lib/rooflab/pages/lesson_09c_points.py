@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from rooflab.hardware import crossover
 from rooflab.pages import Rows
 from rooflab.view import plot
+from rooflab.words import listed
 
 _DENSE = "cuBLAS"  # multiplies FP16 weights, whatever ours are
 _COLOURED = {"INT4": ("int4_g128", "o"), "Q8_0": ("q8_0", "s"), "FP16": ("fp16", "^")}
@@ -39,7 +40,7 @@ class Turn(NamedTuple):
 
 
 def turn(rivals: Rows) -> Turn:
-    """Where packed weights stop to be an advantage."""
+    """Where packed weights stop being an advantage."""
     packed = tokens(rivals[against_fp16(rivals)])
     ahead = packed["gain"] > crossover.LEVEL
     at = float(packed.loc[~ahead, "tokens"].min())
@@ -47,17 +48,23 @@ def turn(rivals: Rows) -> Turn:
     return Turn(at, int((~many).sum()), int(many.sum()), int((many & ahead).sum()))
 
 
+def packed_formats(rivals: Rows) -> list[str]:
+    """The formats of our packed weights that were measured beside FP16."""
+    return sorted(set(tokens(rivals[against_fp16(rivals)])["format"]))
+
+
 def answer(rivals: Rows, gpu: str) -> str:
     """Who is faster at which number of tokens, and why; then where both weights are of one width."""
     at, other = turn(rivals), rivals[~against_fp16(rivals)]
     said = []
     if at.few + at.many:
-        first = f"On the {gpu} our packed weights are faster than cuBLAS's FP16 weights at "
+        packed = f"our packed weights ({listed(packed_formats(rivals))})"
+        first = f"On the {gpu} {packed} are faster than cuBLAS's FP16 weights at "
         if at.tokens != at.tokens:
             first += f"all {at.few} products measured"
         elif at.few:
-            first += f"all {at.few} products of fewer than {at.tokens:,.0f} tokens, and from there on "
-            first += f"at {at.ahead} of {at.many}, level or slower at the others"
+            first += f"all {at.few} points below {at.tokens:,.0f} tokens; from there on cuBLAS is level or "
+            first += f"ahead at {at.many - at.ahead} of {at.many}"
         else:
             first += f"{at.ahead} of {at.many} products"
         said.append(f"{first}.")

@@ -52,13 +52,14 @@ _SHAPES = {
     "int4": ("n", "k", "batch"),
     "gemv": ("n", "k"),
     "mmq": ("n", "k", "batch"),
-    "attention": ("seq", "heads", "kv_heads", "head_dim", "window"),
+    "attention": ("format", "seq", "heads", "kv_heads", "head_dim", "window"),
     "decode": ("model", "format", "batch", "seq"),
     "prefill": ("model", "format", "seq"),
 }
 _OTHER_GPUS = ("rtx-4090-peers",)
 _ASIDE = "loop=|seed=|exact=|unquantised=|prepared="  # rows that answer another question
 _WEIGHTS = {"int4": "INT4", "gemv": "FP16", "mmq": "Q8_0"}  # what ours multiplies by
+_WAYS = {"eager": "eager", "graph": "as a graph", "compile": "compiled"}  # endings of a way to run a model
 _NEAREST = {"q4_0": "int4_g128"}  # llama.cpp's 4 bits beside ours
 COLUMNS = ("name", "purpose", "origin", "points", "ours", "level", "theirs", "best", "worst", "study")
 
@@ -196,15 +197,19 @@ def _key(row: pd.Series, study: str, origin: str) -> tuple[object, ...]:
 
 def _where(row: pd.Series, study: str) -> str:
     if study in ("int4", "mmq", "gemv"):
-        known = study != "gemv" and not pd.isna(row["batch"])
-        batch = f", {counted(int(row['batch']), 'token')}" if known else ""
+        tokens = 1 if study == "gemv" else row["batch"]
+        batch = "" if pd.isna(tokens) else f", {counted(int(tokens), 'token')}"
         return f"{_WEIGHTS[study]}, {int(row['n']):,} × {int(row['k']):,}{batch}"
     if study == "attention":
         window = "" if pd.isna(row["window"]) else f", window {int(row['window'])}"
         heads = f"{int(row['heads'])}/{int(row['kv_heads'])} heads of {int(row['head_dim'])}"
-        return f"{counted(int(row['seq']), 'token')}, {heads}{window}"
+        format = "" if pd.isna(row["format"]) else f", {str(row['format']).upper()}"
+        one = "a query on " if row["operator"] == "decode_attention" else ""
+        return f"{one}{counted(int(row['seq']), 'token')}, {heads}{window}{format}"
     seq = "" if pd.isna(row["seq"]) else f", {counted(int(row['seq']), 'token')}"
-    return f"{study}, {row['model']}, {row['format']}{seq}"
+    batch = "" if pd.isna(row["batch"]) or row["batch"] == 1 else f", batch {int(row['batch'])}"
+    way = next((f", {said}" for ending, said in _WAYS.items() if str(row["impl"]).endswith(ending)), "")
+    return f"{study}, {row['model']}, {row['format']}{seq}{batch}{way}"
 
 
 def _row(library: Library, origin: str, found: list[dict[str, object]]) -> dict[str, object]:

@@ -24,11 +24,12 @@ def opening(killed: Rows) -> Opening:
     left = killed[killed["killed"] == ""]
     open_ = left[mutations.is_open(left)]
     dead, wrong = len(killed) - len(left), int((killed["killed"] == "gate").sum())
-    answer = f"Of {len(killed)} faults planted in the portable kernels the gate notices {wrong} by their "
+    answer = f"Of {len(killed)} faults planted in the course's kernels the gate notices {wrong} by wrong "
     answer += f"results, and a failed launch, a time limit or the watcher {dead - wrong} more; "
-    answer += f"{len(left) - len(open_)} survive for a written reason, nearly always that they compute the "
-    answer += "same"
+    answer += f"{len(left) - len(open_)} survive for a written reason"
     answer += f", and {len(open_)} without one." if len(open_) else "."
+    same = (~left["reason"].str.contains(_TESTED)).sum() - len(open_)
+    answer += f" {same} of these compute the same as the original." if same > 0 else ""
     able = (
         "test a test by planting faults in what it judges",
         "say which faults results alone do not show",
@@ -37,14 +38,22 @@ def opening(killed: Rows) -> Opening:
     return answer, able, _stopped(killed)
 
 
+_TESTED = r"\bhave a test\b"  # in the reason of a survivor that differs for some inputs
 _WRONG_NUMBER = {"scale", "overwrite", "forget", "zero", "zeros", "nibble", "nibbles", "sign", "pair"}
 _WRONG_ORDER = {"barrier", "warp barrier"}
 # The rules whose faults an instrument is there for.
 _TYPICAL = {"The gate compares results": _WRONG_NUMBER, "The watcher checks each access": _WRONG_ORDER}
 _INSTRUMENTS = {  # with the verdicts that are theirs
-    "The gate compares results": ("gate",),
     "The launch fails or never ends": ("launch", "crash", "time", "compiler"),
+    "The gate compares results": ("gate",),
     "The watcher checks each access": ("watcher",),
+}
+
+
+_WHY = {  # what the CPU says of a launch that fails, in words
+    "divergent barrier": "a thread waits for the rest of its warp, which never comes",
+    "inactive lane": "a thread asks for the value of a lane that does not take part",
+    "endless wait": "a thread waits for a value that no other writes",
 }
 
 
@@ -61,7 +70,8 @@ def _stopped(killed: Rows) -> diagram.Drawing:
                 mine.itertuples(),
                 key=lambda row: (row.mutation not in wanted, not row.mutant, len(row.code), row.code),
             )
-            found.append(diagram.Instrument(name, len(mine), one.code, one.mutant or "nothing"))
+            why = _WHY.get(one.says, "")
+            found.append(diagram.Instrument(name, len(mine), one.code, one.mutant or "nothing", why))
     left = killed[killed["killed"] == ""]
     open_ = int(mutations.is_open(left).sum())
     says = f"{open_} of them a hole" if open_ else "for each a reason is written"
@@ -76,7 +86,7 @@ def run_facts(killed: Rows) -> None:
         "Rules that made them": killed["mutation"].nunique(),
         "Rungs attacked": f"{len(portable)} of {every}",
         "Operators attacked": len(mutations.OPERATORS),
-        "Where": "on the CPU target: the kernels' own sources, no GPU",
+        "Where": "the kernels' own sources, compiled for the CPU, no GPU",
     }
     one_line(facts)
     if every > len(portable):
@@ -96,9 +106,10 @@ def faults_by_kind(killed: Rows) -> None:
         "beyond the end": wrong_place,
     }
     what = {name: what for what, names in groups.items() for name in names}
-    grouped = killed.assign(operator=killed["mutation"].map(what).fillna("of other rules"))
+    grouped = killed.assign(operator=killed["mutation"].map(what).fillna("other"))
     rows = mutations.by_operator(grouped).set_index("operator")
-    rows = rows.reindex([name for name in (*groups, "of other rules") if name in rows.index]).reset_index()
+    rows = rows.reindex([name for name in (*groups, "other") if name in rows.index]).reset_index()
+    usual = grouped.loc[grouped["operator"] == "other", "fault"].value_counts().index[:2]
     rows["other"] += rows["launch"]
     rows["left"] = rows["equivalent"] + rows["open"]
     names = {
@@ -109,13 +120,15 @@ def faults_by_kind(killed: Rows) -> None:
         "other": "Other",
         "left": "Survive",
     }
-    display.table(rows, names, caption="Other: the launch fails, a crash, or a run without end")
     by = rows.set_index("operator")
+    rows["operator"] = rows["operator"].replace("other", f"of other rules, such as: {'; '.join(usual)}")
+    display.table(rows, names, caption="Other: the launch fails, a crash, or a run without end")
     number, order = by.loc["a wrong number"], by.loc["a missing barrier"]
     outside = by.loc["beyond the end"]
     last = f" Of {outside['mutants']} accesses beyond the end it notices {outside['gate']}, the watcher "
     last += f"{outside['watcher']} more"
-    last += ": results show fewer of them, as predicted." if outside["gate"] < outside["watcher"] else "."
+    last += ": results show fewer of them, as predicted" if outside["gate"] < outside["watcher"] else ""
+    last += f". {outside['other']} fail at launch or do not end, and {outside['left']} survive."
     said = (
         f"**Verdict**: of {number['mutants']} wrong numbers the gate notices {number['gate']}. Of "
         f"{order['mutants']} missing "
@@ -157,8 +170,7 @@ def mutants_counted(killed: Rows) -> tuple[Rows, Rows, int]:
     dead = len(killed) - len(left)
     text = f"**{dead} of {len(killed)} mutants are killed** ({dead / len(killed):.0%}), "
     share = (killed["killed"] == "gate").sum()
-    text += f"{share} by wrong results alone. {len(left) - len(open_)} survive, nearly all because they "
-    text += "compute the same; each reason is below. "
+    text += f"{share} by wrong results alone. {len(left) - len(open_)} survive; each reason is below. "
     if len(open_):
         text += f"**{len(open_)} survive that a GPU could tell apart: known holes of this gate.**"
     display.say(text)
@@ -249,7 +261,7 @@ def numeric_checks() -> Rows:
         "rungs": "Of",
     }
     forms = {"worst": "{:.3g}", "bound": "{:.3g}"}
-    display.table(sums[sums["item"] != "D6 unit"], names, forms)
+    display.table(sums[sums["item"] != "D6 unit"], names, forms, "The ten numeric checks", folded=True)
     return trials
 
 
@@ -275,7 +287,8 @@ def repeated_on_cpu(trials: Rows) -> None:
     }
     rows["says"] = rows["item"].map(says)
     rows = rows.set_index("item").reindex([i for i in says if i in set(rows["item"])]).reset_index()
-    display.table(rows, {"item": "Item", "says": "What", "held": "Holds", "n": "Of"}, caption="CPU target")
+    named = {"item": "Item", "says": "What", "held": "Holds", "n": "Of"}
+    display.table(rows, named, caption="The kernels on the CPU", folded=True)
 
 
 def repeated_on_gpu(evidence: Any, gpu: str) -> None:
@@ -294,7 +307,8 @@ def repeated_on_gpu(evidence: Any, gpu: str) -> None:
             rows.append({"says": says, "value": f"{values.max():,.0f}"})
         except claims.NoEvidence as missing:
             rows.append({"says": says, "value": f"not recorded: {missing}"})
-    display.table(pd.DataFrame(rows), {"says": "The decoder of lesson 08", "value": gpu})
+    named = {"says": "The decoder of lesson 08", "value": gpu}
+    display.table(pd.DataFrame(rows), named, caption=f"The decoder on the {gpu}", folded=True)
 
 
 def not_zeroed_instruments(here: Lab) -> None:
@@ -309,11 +323,14 @@ def not_zeroed_instruments(here: Lab) -> None:
         "second_right": "Second call right",
     }
     faults = faults.replace({"True": "yes", "False": "no", True: "yes", False: "no"})
+    tools = listed(each for each in faults["tool"] if each not in ("none", "watch"))
+    watched = "watch" in set(faults["tool"])
+    who = f"Neither compute-sanitizer ({tools}) nor the watcher" if watched else f"None of {tools}"
     silent = not pd.to_numeric(faults["reports"]).any()
     if silent:
         display.say(
-            f"None of {listed(each for each in faults['tool'] if each != 'none')} reports it, because a "
-            "kernel may read what the last call left. Only the second answer shows the bug."
+            f"{who} reports it, because a kernel may read what the last call left. Only the second answer "
+            "shows the bug."
         )
     display.table(faults, names, caption="What each instrument says" if silent else "", folded=silent)
 
@@ -380,12 +397,11 @@ def marks(verdicts: Rows) -> None:
         "design": "The source's design",
         "best": "The course's best",
     }
-    display.table(
-        pd.DataFrame(rows), names, caption="points, and items that a mark names and that do not pass"
-    )
+    caption = "The marks: points, and items that a mark names and that do not pass"
+    display.table(pd.DataFrame(rows), names, caption=caption, folded=True)
 
 
-def point_list(verdicts: Rows) -> Board:
+def point_list(verdicts: Rows, evidence: Any) -> Board:
     """The list of points, to filter."""
     points = verdicts[verdicts["points"] > 0].copy()
     points["outcome"] = points["verdict"].map(scorecard.outcome)
@@ -395,11 +411,9 @@ def point_list(verdicts: Rows) -> Board:
     measured = points["measured"].map(lambda text: f"; measured {text}" if text else "")
     tested = points["tested"] + measured
     counted = points["points"].map(lambda n: f"{n} point{'s' * (n > 1)}. ")
-    rescaled = (
-        points["verdict"]
-        .isin([claims.RESCALED, claims.DIRECTION])
-        .map({True: " This bar is rescaled; as stated, the item fails.", False: ""})
-    )
+    restated = points["verdict"].isin([claims.RESCALED, claims.DIRECTION])
+    rescaled = points["id"].where(restated).map(lambda name: _as_stated(name, evidence), na_action="ignore")
+    rescaled = rescaled.fillna("")
     points["note"] = counted + tested + "." + rescaled
     controls = {"section": "Section", "outcome": "Outcome"}
     return Board(
@@ -411,6 +425,13 @@ def point_list(verdicts: Rows) -> Board:
         start={"outcome": scorecard.FAIL},
         what="items",
     )
+
+
+def _as_stated(name: str, evidence: Any) -> str:
+    """What was measured against an item's own bar, of an item whose restated bar is met."""
+    own = [claims.judge(test, evidence) for test in claims.get(name).tests if not test.restated]
+    said = "; ".join(f"{each.tested}; measured {each.measured}" for each in own if each.value == each.value)
+    return f" This bar is rescaled; as stated the item fails{f' ({said})' if said else ''}."
 
 
 def takeaway(dead: int, killed: Rows, open_: Rows) -> None:

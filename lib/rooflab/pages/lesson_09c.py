@@ -13,116 +13,72 @@ from rooflab.analysis.evidence import NoEvidence
 from rooflab.claims.measures import lessons
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
-from rooflab.pages import Opening, Rows
+from rooflab.pages import Opening, Rows, facts
+from rooflab.pages import lesson_09c_points as points
 from rooflab.view import diagram, display, plot
 from rooflab.view.diagram.in_turns import Compared
 from rooflab.view.filter_list import Board
-from rooflab.words import listed, times
+from rooflab.words import listed
 
 
 def opening(evidence: Any, gpu: str, here: Lab) -> Opening:
-    """The first screen: every library's speed beside ours, and lesson 07's sweep, whose points are others."""
+    """The first screen: every library's speed beside ours, and lesson 07's shapes."""
     every = related.points(evidence)
     rivals = every[every["origin"] == related.HERE]
-    ahead = (rivals["gain"] > crossover.LEVEL).sum()
-    behind = rivals[rivals["gain"] < 1 / crossover.LEVEL]
     answer = f"No library was measured side by side on the {gpu}."
     if len(rivals):
-        answer = (
-            f"On the {gpu} a library is faster at {len(behind)} of the {len(rivals)} points at which lessons "
-        )
-        answer += (
-            f"04 to 06 measured it beside ours{_always(behind)}{_from(behind)}; ours is faster at {ahead}."
-        )
-        lost, of, _ = _swept(here)
-        if of and lost / of > len(behind) / len(rivals):
-            answer += (
-                " At the shapes of lesson 07 it happens more often: FP16 weights multiplied by cuBLAS are "
-            )
-            answer += f"faster than ours at {lost} of {of} points."
-        answer = f"{answer} {_drawn(evidence)}".rstrip()
+        answer = f"{points.answer(rivals, gpu)} {_sweep(here, rivals)}".rstrip()
     able = (
+        "say where a library's kernel is the better choice, and why",
         "compare two kernels by shape, GPU, clock and day",
-        "say where a library's kernel is the better choice",
         "find the kernels that were tried and lost",
     )
-    return answer, able, _by_tokens(rivals, gpu) if len(rivals) else None
+    return answer, able, (points.by_tokens(rivals, gpu) or _spread(rivals, gpu)) if len(rivals) else None
 
 
-def _always(behind: Rows) -> str:
-    """Who is faster where one is, if it is one library, and by how much at most."""
-    if behind.empty:
+def _sweep(here: Lab, rivals: Rows) -> str:
+    """What lesson 07's sweep over shapes adds, whose points are not among those of the page; or nothing."""
+    gains, turn = _swept(here), points.turn(rivals).tokens
+    lost = gains[gains < 1 / crossover.LEVEL]
+    if lost.empty:
         return ""
-    one = f", always {behind['name'].iloc[0]}" if behind["name"].nunique() == 1 else ""
-    return f"{one}, at most {times(1 / behind['gain'].min())} times as fast"
+    text = (
+        f"On lesson 07's sweep over more shapes cuBLAS is faster than our packed weights at {len(lost)} of "
+    )
+    text += f"{len(gains)} points"
+    if turn == turn:
+        text += f", {(lost.index >= turn).sum()} of them with {turn:,.0f} tokens or more"
+    return f"{text}; at the worst ours runs at {lost.min():.2f} times its speed."
 
 
-def _tokens(points: Rows) -> Rows:
-    """The points that are products of so many tokens, with `tokens` and the weights' `format`."""
-    parts = points["where"].str.extract(r"^(INT4|Q8_0|FP16),.* ([\d,]+) tokens?$")
-    found = points.assign(format=parts[0], tokens=pd.to_numeric(parts[1].str.replace(",", "")))
-    return found.dropna(subset=["format", "tokens"])
-
-
-def _from(behind: Rows) -> str:
-    """From how many tokens on a library is faster, if that is asked of products of many tokens alone."""
-    found = _tokens(behind)
-    if found.empty or len(found) < len(behind) or found["tokens"].min() < 2:
-        return ""
-    spans = [
-        f"{format} at {mine['tokens'].min():,.0f} to {mine['tokens'].max():,.0f}"
-        for format, mine in found.groupby("format", sort=False)
-    ]
-    return f", and all at {found['tokens'].min():,.0f} tokens or more ({', '.join(spans)})"
-
-
-def _swept(here: Lab) -> tuple[int, int, float]:
-    """Of lesson 07's sweep of matrices, which is not among the points: at how many cuBLAS with FP16 weights
-    is faster, of how many, and our speed over its at the worst.
+def _swept(here: Lab) -> pd.Series:
+    """Of lesson 07's sweep of matrices, which is not among the points, our speed over that of cuBLAS with
+    FP16 weights, by number of tokens.
     """
     rows = strategies.gather(here)
     if rows.empty:
-        return 0, 0, float("nan")
+        return pd.Series(dtype=float)
     tables = [strategies.gains(rows, format) for format in ("int4_g128", "q8_0")]
     cells = [table[[c for c in table if isinstance(c, int)]].stack() for table in tables if len(table)]
     gains = pd.concat(cells).dropna() if cells else pd.Series(dtype=float)
-    lost = gains[gains < 1 / crossover.LEVEL]
-    return len(lost), len(gains), float(lost.min()) if len(lost) else float("nan")
+    return gains.droplevel(0) if gains.index.nlevels > 1 else gains
 
 
 def _drawn(evidence: Any) -> str:
     """The worst of lesson 07's shapes drawn at random, which are not among the points; or nothing."""
-    try:
-        least = lessons.unseen_least(evidence)
-    except NoEvidence:
+    least = _least_drawn(evidence)
+    if not least < 1 / crossover.LEVEL:
         return ""
-    if least >= 1 / crossover.LEVEL:
-        return ""
-    said = "On the worst of lesson 07's shapes drawn at random ours runs at "
+    said = "On the worst of its shapes drawn at random, a set of its own, ours runs at "
     return f"{said}{least:.2f} times the speed of the fastest library."
 
 
-def _by_tokens(rivals: Rows, gpu: str) -> tuple[Figure, str]:
-    """Our speed over cuBLAS's, a dot a product by its tokens; the spread by library where there is none."""
-    found = _tokens(rivals[rivals["name"] == "cuBLAS"])
-    if found.empty:
-        return _spread(rivals, gpu)
-    title = "Our speed over cuBLAS's on FP16 weights"
-    fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True, height=3.0)
-    names = {"INT4": "int4_g128", "Q8_0": "q8_0", "FP16": "fp16"}
-    for (format, mine), marker in zip(found.groupby("format", sort=False), ("o", "s", "^"), strict=False):
-        colour = plot.FORMAT_COLOURS[names[str(format)]]
-        ax.plot(
-            mine["tokens"], mine["gain"], marker, color=colour, alpha=0.7, markersize=5, label=f"{format}"
-        )
-    plot.roof_line(ax, 1.0, "as fast")
-    plot.round_ticks(ax)
-    plot.round_ticks(ax, "x")
-    ax.legend(fontsize=8.5, frameon=False, loc="upper right")
-    lost = found[found["gain"] < 1 / crossover.LEVEL]
-    said = f"{len(lost)} of {len(found)} below the line by more than 2%"
-    said += f", from {lost['tokens'].min():,.0f} tokens on" if len(lost) else ""
-    return fig, f"{title}, a dot a product and number of tokens, {gpu}: {said}."
+def _least_drawn(evidence: Any) -> float:
+    """Our speed over the fastest library's at the worst of the shapes drawn at random; NaN without any."""
+    try:
+        return float(lessons.unseen_least(evidence))
+    except NoEvidence:
+        return float("nan")
 
 
 def spread_shown(evidence: Any, gpu: str) -> None:
@@ -135,11 +91,15 @@ def spread_shown(evidence: Any, gpu: str) -> None:
 
 def _spread(rivals: Rows, gpu: str) -> tuple[Figure, str]:
     """Our speed over each library's, median and range over points: the figure and its caption."""
-    spread = rivals.groupby("name", sort=False)["gain"].agg(["min", "median", "max", "size"])
+    packed = points.against_fp16(rivals)
+    whose = rivals["name"].where(~packed, rivals["name"] + ", FP16 beside packed")
+    spread = rivals.groupby(whose, sort=False)["gain"].agg(["min", "median", "max", "size"])
     spread = spread.sort_values("median", kind="stable")
     labels = [f"{row.Index} ({row.size}): {row.median:.2f}×" for row in spread.itertuples()]
     title = "Our speed over theirs"
-    fig, ax = plot.figure("times as fast (1 is level)", title=title, xlog=True, height=1 + 0.22 * len(spread))
+    fig, ax = plot.figure(
+        "times as fast (1 is level), log scale", title=title, xlog=True, height=1 + 0.22 * len(spread)
+    )
     places = range(len(spread))
     ax.hlines(places, spread["min"], spread["max"], color=plot.PEER_COLOUR, linewidth=3, zorder=2)
     ax.plot(spread["median"], places, plot.MARKERS[0], color=plot.COLOURS[0], markersize=7, zorder=3)
@@ -162,8 +122,18 @@ def compared(evidence: Any) -> None:
     level = (rivals["gain"] - 1).abs().to_numpy().argmin()
     places = sorted({0, int(level), len(rivals) // 2})
     columns = (rivals[name].tolist() for name in ("name", "where", "gain"))
-    points = [Compared(*each) for each in zip(*columns, strict=True)]
-    diagram.in_turns([points[at] for at in places]).show()
+    found = [Compared(*each) for each in zip(*columns, strict=True)]
+    diagram.in_turns([found[at] for at in places]).show()
+
+
+def conditions(evidence: Any, here: Lab) -> None:
+    """Say by which clock and on which day the points were measured."""
+    every = related.points(evidence)
+    studies = every.loc[every["origin"] == related.HERE, "study"]
+    if len(studies):
+        day = str(here.run_of(str(studies.iloc[0]))["started"])[:10]
+        kernels = "kernels replayed in a CUDA graph, with weights that no cache holds"
+        facts(here, str(studies.iloc[0]), day, kernels)
 
 
 def libraries(evidence: Any, gpu: str) -> Rows:
@@ -192,9 +162,9 @@ def libraries(evidence: Any, gpu: str) -> Rows:
     return table
 
 
-def libraries_described(table: Rows) -> None:
+def libraries_described(table: Rows, evidence: Any) -> None:
     """List each library's purpose with the best and the worst comparison for us."""
-    lines = []
+    lines, every = [], related.points(evidence)
     for name, rows in table.groupby("name", sort=False):
         line = f"**{name}**: {rows['purpose'].iloc[0]}."
         for r in rows.itertuples():
@@ -205,8 +175,26 @@ def libraries_described(table: Rows) -> None:
             else:
                 line += " No figure on this GPU, here or published."
         lines.append(line)
+    display.say(_apart(every))
     head = "How many times as fast ours is, at best and at worst, library by library"
     display.fold_items(head, lines)
+
+
+def _apart(every: Rows) -> str:
+    """The point at which a published figure and the one measured here differ most, as an example."""
+    key = ["name", "study", "where"]
+    both = every[every["origin"] == related.PUBLISHED].merge(
+        every[every["origin"] == related.HERE], on=key, suffixes=("_there", "_here")
+    )
+    if both.empty:
+        return ""
+    apart = both["gain_there"] / both["gain_here"]
+    one = both.loc[apart.where(apart >= 1, 1 / apart).idxmax()]
+    return (
+        f"The two kinds of figure differ most for {one['name']}, {one['where']}: ours is "
+        f"{one['gain_there']:.2f} times as fast as its published figure, and {one['gain_here']:.2f} times as "
+        "fast as the package that was installed here."
+    )
 
 
 def furthest_behind(evidence: Any, gpu: str, here: Lab) -> tuple[Rows, Rows, Rows]:
@@ -217,7 +205,7 @@ def furthest_behind(evidence: Any, gpu: str, here: Lab) -> tuple[Rows, Rows, Row
     rivals = every[every["origin"] == related.HERE].copy()
     behind = rivals[rivals["gain"] < 1 / crossover.LEVEL].sort_values("gain")
     lines = [
-        f"- {r.name_}, {r.where}: ours runs at **{r.gain:.2f}** times its speed"
+        f"- {r.name_}, {r.where}: ours runs at **{_gain(r.gain)}** times its speed"
         for r in behind.rename(columns={"name": "name_"}).groupby("name_", sort=False).head(3).itertuples()
     ]
     text = f"Of {len(rivals)} comparisons on the {gpu}, ours is behind by more than 2% in **{len(behind)}**"
@@ -225,11 +213,14 @@ def furthest_behind(evidence: Any, gpu: str, here: Lab) -> tuple[Rows, Rows, Row
     text += f", all behind {names}" if behind["name"].nunique() == 1 else ""
     worst = "The worst three" if behind["name"].nunique() == 1 else "The worst three of each"
     text += f". {worst}:\n\n" + "\n".join(lines) if lines else "."
-    lost, of, least = _swept(here)
-    more = "Of lesson 07's sweep of matrices, whose points are others, cuBLAS with FP16 weights is faster "
-    more += f"at {lost} of {of}, at worst {1 / least:.1f} times as fast. " if lost else ""
-    display.say(f"{text}\n\n{more if lost else ''}{_drawn(evidence)}".strip())
+    display.say(f"{text}\n\n{_sweep(here, rivals)} {_drawn(evidence)}".strip())
     return every, rivals, behind
+
+
+def _gain(gain: float) -> str:
+    """A ratio of speeds, with three decimals where two would hide on which side of level it is."""
+    near = any(f"{gain:.2f}" == f"{edge:.2f}" for edge in (crossover.LEVEL, 1 / crossover.LEVEL))
+    return f"{gain:.3f}" if near else f"{gain:.2f}"
 
 
 def every_comparison(every: Rows) -> Board:
@@ -238,7 +229,7 @@ def every_comparison(every: Rows) -> Board:
     every.loc[every["gain"] > crossover.LEVEL, "word"] = "ours"
     every.loc[every["gain"] < 1 / crossover.LEVEL, "word"] = "theirs"
     every["text"] = every["where"]
-    every["note"] = every["gain"].map("{:.2f} times as fast, ".format) + every["origin"] + "."
+    every["note"] = every["gain"].map(_gain) + " times as fast, " + every["origin"] + "."
     some = every.sort_values("gain", kind="stable")
     of = some.groupby(["name", "origin"], sort=False)
     some["set"], place, size = of.ngroup(), of.cumcount(), of["gain"].transform("size")
@@ -273,7 +264,7 @@ _SHOWN = {
 }
 
 
-def judged(rivals: Rows, evidence: Any, gpu: str) -> None:
+def judged(rivals: Rows, evidence: Any, here: Lab) -> None:
     """Say whether the prediction held: ahead where tuned, level where both only read bytes, behind
     elsewhere.
     """
@@ -288,18 +279,17 @@ def judged(rivals: Rows, evidence: Any, gpu: str) -> None:
         won, level = (lone["gain"] > crossover.LEVEL).sum(), 1 / crossover.LEVEL
         even = lone["gain"].between(level, crossover.LEVEL).sum()
         text += "At one token, where ours and a library's INT4 product both read all bytes once, ours is "
-        text += f"level at {even} "
-        text += f"of {len(lone)} points and ahead at {won}. "
+        text += f"ahead at all {won} points" if won == len(lone) else f"ahead at {won} of {len(lone)} points"
+        text += f" and level at {even}. " if even else ". "
         if even < len(lone) / 2:
             text += "“Level” does not hold there; why a library takes longer for its bytes was not measured. "
-    try:
-        least = lessons.unseen_least(evidence)
-    except NoEvidence:
-        least = float("nan")
+    worst = [_swept(here).min(), _least_drawn(evidence)]
+    least = min((each for each in worst if each == each), default=1.0)
     if least < 1 / crossover.LEVEL:
         text += (
-            f"On shapes that were not tuned for ours does lose, down to {least:.2f} times a library's speed."
+            "On lesson 07's shapes, most of which nothing was tuned for, ours does lose: at worst it runs "
         )
+        text += f"at {least:.2f} times a library's speed."
     display.say(text)
 
 
@@ -324,7 +314,7 @@ def given_up() -> None:
     """Show what the sources' authors tried and gave up."""
     given_up = regressions.given_up()
     names = {"change": "Tried", "brought": "Brought", "gpu": "On", "where": "Source"}
-    display.table(given_up, names)
+    display.table(given_up, names, caption="Tried and given up by the sources' authors", folded=True)
 
 
 def features_done() -> Rows:
@@ -363,6 +353,7 @@ def takeaway(rivals: Rows, gpu: str, behind: Rows, slower: Rows) -> None:
         f"comparisons, level in {len(rivals) - ahead - len(behind)} and behind in {len(behind)}."
         if len(rivals)
         else f"- No library was measured beside it on the {gpu}.",
+        "- Before you compare two kernels ask how many bits each weight has, and how many tokens there are.",
         "- A comparison needs its two kernels, its shape, GPU, clock and day to be repeated.",
         f"- {len(slower)} rungs of this course are slower than the rung that they change, and stay.",
     ]

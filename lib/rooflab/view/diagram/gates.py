@@ -47,12 +47,15 @@ def gate_steps(said: Sequence[tuple[str, str]], does: Mapping[str, str] | None =
 
 
 class Instrument(NamedTuple):
-    """An instrument, how many planted faults it stops, and one of these: the line of code and its mutant."""
+    """An instrument, how many planted faults it stops, and one of these: the line of code, its mutant and,
+    where it needs a word, why that is stopped.
+    """
 
     name: str
     stops: int
     line: str
     mutant: str
+    why: str = ""
 
 
 def passed_on(faults: int, instruments: Sequence[Instrument], left: str) -> Drawing:
@@ -69,11 +72,12 @@ def passed_on(faults: int, instruments: Sequence[Instrument], left: str) -> Draw
         canvas.cell(0, y + 18, one.stops * unit, high, str(one.stops), AMBER)
         canvas.cell(one.stops * unit, y + 18, (still - one.stops) * unit, high, str(still - one.stops), SKY)
         still -= one.stops
-        for down, (name, code) in enumerate((("such as", one.line), ("made", one.mutant))):
+        shown = (("such as", one.line), ("made", one.mutant), *((("so that", one.why),) if one.why else ()))
+        for down, (name, code) in enumerate(shown):
             canvas.text(0, y + 54 + 15 * down, name)
             canvas.text(70, y + 54 + 15 * down, code)
         words.append(f"{one.name} and stops {one.stops}, such as {one.line} made {one.mutant}")
-        y += 84
+        y += 54 + 15 * len(shown)
     canvas.text(0, y + 12, f"{counted(still, 'fault')} left: {left}", svg.TEXT, bold=True)
     canvas.cell(0, y + 18, still * unit, high, str(still), SKY)
     says = f"{counted(faults, 'planted fault')}. {'. '.join(words)}. Left: {still}; {left}."

@@ -149,6 +149,7 @@ def _why(found: Missed) -> str:
         )
         text += "of the two. But layers need the embeddings: their work starts only after the last call for "
         text += f"one, and its time adds, {late:.1f} ms more."
+    text += f" The steps before `{_LAST}` launch the same embeddings."
     return text
 
 

@@ -113,7 +113,7 @@ def beside_others(published: Store, prompt: int, rows: Rows, gpu: str) -> None:
     there = published.read("prefill")
     there = there[(there.model == decode.MODEL) & (there.seq == prompt)]
     here = rows[(rows.model == decode.MODEL) & (rows.seq == prompt)].sort_values("tok_s")
-    lines, says, none = [], [], float("nan")
+    peers, lines, says, none = here[here.kind == "peer"], [], [], float("nan")
     for format, other in _LLAMA.items():
         mine = here[(here.kind == "own") & (here.format == format)]
         llama = there[(there.impl == "llama.cpp") & (there.format == other)].tok_s
@@ -124,6 +124,11 @@ def beside_others(published: Store, prompt: int, rows: Rows, gpu: str) -> None:
         ratios = []
         if len(library):
             ratios.append(f"{times(ours / library.tok_s.iloc[-1])} times `{library.impl.iloc[-1]}`")
+        elif len(peers):
+            ratios.append(
+                f"{times(ours / peers.tok_s.iloc[-1])} times `{peers.impl.iloc[-1]}`, which has "
+                f"{ablation.FORMATS[peers.format.iloc[-1]]} weights,"
+            )
         if len(llama):
             ratios.append(f"{times(ours / llama.iloc[0])} times llama.cpp's published rate")
         says += [f"{name} {' and '.join(ratios)}"] if ratios else []

@@ -149,8 +149,8 @@ def tiles_while_staying(tiles: int = 9, steps: int = 5, sms: int = 3) -> Drawing
     """
     taken = [[Piece(tile, 0, steps) for tile in range(sm, tiles, sms)] for sm in range(sms)]
     runs = {
-        "A block a tile: each fills its own ring": a_block_a_tile(tiles, steps, sms),
-        "Blocks that stay: the ring is full again when a tile is stored": blocks_that_stay(taken, steps),
+        "A block a tile: each fills an empty ring": a_block_a_tile(tiles, steps, sms),
+        "Blocks that stay: the ring refills while a tile is stored": blocks_that_stay(taken, steps),
     }
     canvas, note, said = _over_time(runs, tiles, steps, sms)
     return single("Blocks that stay", f"{note} {'; '.join(said)}.", canvas)

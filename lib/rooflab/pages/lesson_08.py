@@ -160,7 +160,11 @@ def logit_errors(here: Rows) -> None:
     worst = shown.sort_values("part").groupby("weights_as", sort=False).tail(1)
     heads = {"weights_as": "weights", "impl": "way", "error": "error of a logit", "error_budget": "allowed"}
     timed = here[here.kind == "own"]
-    others = listed(here[here.kind != "own"].impl + " in " + here[here.kind != "own"].weights_as)
+    theirs = here[here.kind != "own"].groupby("weights_as", sort=False).impl
+    others = listed(
+        f"{len(names)} others in {format} ({listed(f'`{name}`' for name in names)})"
+        for format, names in theirs
+    )
     display.say(
         f"**All {len(timed)} of ours passed**, each way counted once a format"
         + (f", and beside them {others}" if others else "")

@@ -124,7 +124,7 @@ def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> No
         (_RING, "fp16", _rings(clocks), lesson_08_timeline.producers_drawn()),
         (_LAST, format, *(cut or ("Every SM has rows of every product here.", None))),
     ):
-        display.say(" ".join(filter(None, (_MECHANISMS[name], _gains(climbs, order, name), more))))
+        display.say(" ".join(filter(None, (_MECHANISMS[name], more, _gains(climbs, order, name)))))
         if drawing is not None:
             drawing.show()
 

@@ -233,7 +233,7 @@ def test_each_cause_of_a_failure_has_a_row_and_each_way_its_counts(law, rows, mo
     )
     had, cut, seen = (
         float(re.search(words, told[-1])[1])
-        for words in (r"the law has ([\d.]+)", r"in 11 parts ([\d.]+)\.$", r": ([\d.]+) µs, where")
+        for words in (r"The law has ([\d.]+)", r"would have ([\d.]+) with k in 11", r"Measured: ([\d.]+) µs")
     )
     assert cut < seen < had, "parts fill the SMs; adding them up is not in the law"
     lesson_07b.failures(compared, machine, fit, here)
@@ -366,13 +366,15 @@ def test_a_bar_of_the_map_is_worked_out_by_the_law_s_own_rule(law, rows, h200, m
     monkeypatch.setattr(lesson_07b_map.plot, "show", lambda *_: None)
     monkeypatch.setattr(lesson_07b_map.display, "fold_parts", lambda _, parts: folded.append(parts))
     every = lesson_07b.explore(machine, fit, spec)[1]
-    mapped = lesson_07b.gain_by_gpu(every, timed, spec)
+    mapped = lesson_07b.gains(every)
+    lesson_07b.gain_by_gpu(mapped, every, timed, spec)
     slow, fast = mapped["one"].iloc[0], mapped["one"].iloc[-1]
     assert told[0].startswith(f"**Slow memory: about {slow:.1f}×. Fast memory: about {fast:.1f}×.**")
     kernels = lesson_07b_elsewhere.laptop_known(machine, spec, fit)[2]
     lesson_07b.bars_worked(mapped, every, kernels, machine, fit, spec)
     assert "; published, 3.5" in told[1] and "of INT4's time on the RTX 4070 Laptop" in told[1]
     lesson_07b.cautioned(mapped, every, timed, compared, machine, fit, spec)
+    lesson_07b.bar_told(mapped, every, compared, machine, fit, spec)
     (table, *_), gains, shares = folded[0]
     assert list(table["way"]) == ["FP16 GEMV", "INT4 fused", "INT4 fused in rows"]
     for row in table.itertuples():
@@ -389,16 +391,18 @@ def test_a_bar_of_the_map_is_worked_out_by_the_law_s_own_rule(law, rows, h200, m
     lesson_07b.kink(every, mapped, timed, spec)
     assert "ahead up to 256 tokens on the H200; measured, up to 96." in told[3]
     whole = replace(fit, own={key: own._replace(share=1.0) for key, own in fit.own.items()})
-    lesson_07b.cautioned(mapped, every, timed, compared, machine, whole, spec)
+    lesson_07b.bar_told(mapped, every, compared, machine, whole, spec)
     assert len(folded[1]) == 2, "no share is below 100%"
     slow = compared.assign(median_us=compared["median_us"].where(compared["impl"] != "fused", 99.0))
     lesson_07b.cautioned(mapped, every, timed, slow, machine, fit, spec)
+    lesson_07b.bar_told(mapped, every, slow, machine, fit, spec)
     assert "the law names INT4's fastest kernel" in told[-1] and len(folded[2][0][0]) == 2
     lesson_07b.cautioned(mapped, every, timed, compared.iloc[:0], machine, fit, spec)
+    lesson_07b.bar_told(mapped, every, compared.iloc[:0], machine, fit, spec)
     assert "measured: " not in told[-1] and len(folded) == 3, "nothing was measured there"
     gemv = fit.own["fp16", "gemv"]._replace(share=0.05)  # slower than its bytes, by the law
     slow = replace(fit, own={**fit.own, ("fp16", "gemv"): gemv})
-    lesson_07b.cautioned(mapped, every, timed, compared, machine, slow, spec)
+    lesson_07b.bar_told(mapped, every, compared, machine, slow, spec)
     assert "FP16 GEMV was measured at one token alone" in folded[3][2]
 
 

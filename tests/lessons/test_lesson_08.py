@@ -338,13 +338,13 @@ def test_a_step_is_said_with_its_gain_and_the_first_with_the_launches_it_saves(h
     assert tables[0]["rung"].tolist() == list(decode.RUNGS) and tables[0]["gain"].notna().all()
     lesson_08_steps.fused(climbs)
     assert "50 launches by products, 5 by" in texts[1] and "its launches take the time" in texts[2]
-    monkeypatch.setattr(lesson_08_steps.svg, "fold", lambda summary, drawings: texts.append(summary))
     lesson_08_steps.between(climbs, h200, "int4_g128", {})
-    assert texts.pop().startswith("Drawn: memory at a phase's end")
-    folded = texts.pop()
-    assert "the speed of rung 6 in FP16" in folded and "take the ring of rung 6 in FP16" in folded
-    assert "A warp's empty slots" in folded and "96 of 132 SMs have work" in folded
-    assert texts.pop().startswith("**From `3_persistent` to `7_split_k`: ")
+    whole, held, _, ring, _, cut, drawn = texts[3:]
+    assert whole.startswith("**From `3_persistent` to `7_split_k`: ") and "A warp's empty slots" in held
+    assert "the speed of rung 3 in FP16" in ring and "take the ring of rung 6 in FP16" in ring
+    assert "the speed of rung 6 in FP16" in cut and "96 of 132 SMs have work" in cut
+    assert drawn == "Who has work in the output product"
+    del texts[3:]
     assert tables[-1]["rung"].tolist() == [*decode.RUNGS][2:7] and tables[-1].notna().all(axis=None)
     bare = {each: of[:0] for each, of in climbs.items()}
     lesson_08_steps.between(bare, h200, "int4_g128", {})

@@ -48,10 +48,10 @@ PROMPT_WAYS = {
     "1_scalar": "cuBLAS on FP16 weights, made from others on the way; scalar attention",
     "2_mmq": "our products with Q8_0 weights instead",
     "3_flash": "attention in tiles on tensor cores",
-    "4_rows": "norm, rotation, gate in a kernel each",
+    "4_rows": "norm, rotation and gating in a kernel each",
     "5_embed": "all embeddings in one launch",
     "6_graph": "one CUDA graph",
-    "7_fused": "our products by blocks that stay, gates applied in them",
+    "7_fused": "our products by blocks that stay, gating in them",
     "gemma": "the other decoder",
 }
 

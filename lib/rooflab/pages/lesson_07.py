@@ -77,8 +77,12 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
         ax.plot(tokens, least, ":", color=plot.FORMAT_COLOURS[format], linewidth=1.6, label=words)
     plot.round_ticks(ax, steps=(1, 1.5, 2, 3, 5, 7))
     plot.round_ticks(ax, "x")
+    for line in ax.lines:
+        if line.get_gid() == "series":  # a dotted line is a bound
+            line.set_linestyle("-")
     ax.legend(fontsize=8, frameon=False, ncols=2, loc="center left", bbox_to_anchor=(0.01, 0.32))
-    says = f"{title} on {gpu}, {plot.dates(pd.concat(drawn))}; dotted: the bound by bytes and FLOPs. "
+    says = f"{title} on {gpu}, {plot.dates(pd.concat(drawn))}. Solid, with markers: measured; dotted: the "
+    says += "bound of FP16 and of INT4, the longer of bytes and FLOPs. "
     says += "INT4's and Q8_0's curve is the fastest fused kernel at each number of tokens, FP16's is cuBLAS."
     return answer, able, (fig, says)
 

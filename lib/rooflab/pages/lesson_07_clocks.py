@@ -108,7 +108,7 @@ def cost_of_a_call(cost: Rows, n: int, k: int) -> None:
             f"the kernel alone takes {ours.graph:.0f}, "
             f"one of torch's cuBLAS {torchs.wall:.0f} where it takes {torchs.graph:.0f}"
             f"{'; the call takes longer than the kernel' if hidden else ''}. "
-            "Checking operands, picking a rung and packing arguments takes time, too."
+            "Besides the launch our call checks operands, picks a rung and packs arguments."
         )
         caption = f"One product, {n:,} × {k:,}, each column's median over undisturbed numbers of tokens"
         display.fold("What a call costs, kernel by kernel", [(cost, heads, forms, caption)])
@@ -164,7 +164,8 @@ def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) 
     if not pd.isna(behind):
         theirs = published(n, k)
         ahead = "ahead of FP16 at one token and " if (theirs.fused < theirs.cublas).get(1, False) else ""
-        text = "In a laptop's published sweep, by events, *INT4 loop*, the source's own fused kernel, is "
+        text = "In decode-roofline's published sweep on a laptop, by events, its own fused kernel, "
+        text += "*INT4 loop*, is "
         text += f"{ahead}behind from {behind} on. "
     text += "**INT4 loop is launched, and reads the weights, once for every token**"
     text += _read_again(store, shape, gpu) if len(store) else ""

@@ -22,11 +22,13 @@ from rooflab.pages.lesson_07b_crossings import races_by_law as races_by_law
 from rooflab.pages.lesson_07b_elsewhere import laptop_near as laptop_near
 from rooflab.pages.lesson_07b_elsewhere import laptop_predicted as laptop_predicted
 from rooflab.pages.lesson_07b_elsewhere import laptop_swept as laptop_swept
+from rooflab.pages.lesson_07b_map import bar_told as bar_told
 from rooflab.pages.lesson_07b_map import bars_worked as bars_worked
 from rooflab.pages.lesson_07b_map import by_gpu as by_gpu
 from rooflab.pages.lesson_07b_map import cautioned as cautioned
 from rooflab.pages.lesson_07b_map import explore as explore
 from rooflab.pages.lesson_07b_map import gain_by_gpu as gain_by_gpu
+from rooflab.pages.lesson_07b_map import gains as gains
 from rooflab.pages.lesson_07b_map import kink as kink
 from rooflab.pages.lesson_07b_misses import below_the_peak
 from rooflab.pages.lesson_07b_misses import causes as causes

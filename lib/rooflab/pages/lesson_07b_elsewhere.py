@@ -79,7 +79,7 @@ def laptop_near(kernels: Rows, fit: Any) -> None:
         tuned = f" The tuned law's is {abs(worst):.1f}%, on {listed(dict.fromkeys(known.label))}"
         if len(known) < len(kernels):
             others = listed(dict.fromkeys(kernels.label[kernels.own_off.isna()]))
-            tuned += f"; it has no numbers for {others}, which was not timed here"
+            tuned += f"; it has no numbers for {others}, which is not among the kernels it was fitted to"
         tuned += "."
     display.say(
         f"The plain law's worst is {kernels.off.abs().max():.1f}% off.{tuned}"

@@ -66,17 +66,22 @@ def _at_one(timed: Rows) -> Rows:
     return mine.sort_values("median_us")
 
 
-def gain_by_gpu(every: Rows, timed: Rows, spec: Any) -> Rows:
-    """Draw what INT4 is predicted to gain at one token on every GPU, the slowest memory first, coloured by
-    INT4's fastest way, with what was measured; the gains.
-    """
+def gains(every: Rows) -> Rows:
+    """What INT4 is predicted to gain on every GPU, the slowest memory first."""
     one = every[(every["format"] == "int4_g128") & (every.matrix == _CASE)]
     gain = one.pivot(index="gpu", columns="batch", values="x")
     ahead = [max([b for b in gain.columns if gain.loc[g, b] > 1] or [0]) for g in gain.index]
     rates = {device.get(name).name: device.get(name).dram_gb_s for name in device.names()}
     mapped = pd.DataFrame({"gpu": gain.index, "one": gain[1].values, "many": gain[64].values})
     mapped["ahead"], mapped["gb_s"] = ahead, mapped.gpu.map(rates)
-    mapped = mapped.sort_values("gb_s")
+    return mapped.sort_values("gb_s")
+
+
+def gain_by_gpu(mapped: Rows, every: Rows, timed: Rows, spec: Any) -> None:
+    """Draw what INT4 is predicted to gain at one token on every GPU, the slowest memory first, coloured by
+    INT4's fastest way, with what was measured.
+    """
+    one = every[(every["format"] == "int4_g128") & (every.matrix == _CASE)]
     title = "INT4 over FP16 at one token, predicted"
     fig, ax = plot.figure("times as fast", title=title, height=1.1 + 0.165 * len(mapped))
     names = [f"{row.gpu.removeprefix('GeForce ')}, {row.gb_s:,.0f} GB/s" for row in mapped.itertuples()]
@@ -95,7 +100,6 @@ def gain_by_gpu(every: Rows, timed: Rows, spec: Any) -> Rows:
         ax.annotate(text, (seen, at), (7, 0), textcoords="offset points", va="center", fontsize=8.5)
     display.say(_in_a_sentence(mapped, ways))
     plot.show(fig, f"{caption}.")
-    return mapped
 
 
 def _coloured(ax: Any, ways: list[str]) -> None:
@@ -176,30 +180,43 @@ def _terms_drawn(bars: dict[str, list[_Side]]) -> None:
 
 
 def cautioned(mapped: Rows, every: Rows, timed: Rows, compared: Rows, here: Any, fit: Any, spec: Any) -> None:
-    """Say what the map rests on and how it does on the recording's own GPU; there, folded, each way worked
-    out, and which share is none of arithmetic.
-    """
+    """Say what the map rests on and how it does on the recording's own GPU."""
     one = every[(every["format"] == "int4_g128") & (every.matrix == _CASE) & (every.batch == 1)]
     ways = one.set_index("gpu").way.reindex(mapped.gpu)
     way = ways.value_counts().index[0]
     rows = int(((timed["format"] == "int4_g128") & (timed["impl"] == way)).sum())
     best = _at_one(compared).drop_duplicates("format").set_index("format")
-    held = spec.name in set(mapped.gpu) and set(_FORMATS) <= set(best.index)
-    named = _sides(spec.name, every, here, fit, spec) if held else []
+    named = _sides(spec.name, every, here, fit, spec) if _held(mapped, best, spec) else []
     display.say(
-        f"**Caution: these gains are predicted.**{_tried(named, best, spec) if named else ''} "
+        f"**Caution: the map is predicted.**{_tried(named, best, compared, spec) if named else ''} "
         f"{(ways == way).sum()} of {len(ways)} bars rest on {strategies.label('int4_g128', way)}, fitted to "
         f"{counted(rows, 'product')}. That its two numbers hold on another GPU was not tested."
     )
-    if named:
-        _shares_told(named, best, compared, here, fit, spec)
 
 
-def _tried(named: list[_Side], best: Rows, spec: Any) -> str:
+def _held(mapped: Rows, best: Rows, spec: Any) -> bool:
+    """Whether the recording's own GPU is on the map, with what was measured of both formats."""
+    return spec.name in set(mapped.gpu) and set(_FORMATS) <= set(best.index)
+
+
+def bar_told(mapped: Rows, every: Rows, compared: Rows, here: Any, fit: Any, spec: Any) -> None:
+    """The bar of the recording's own GPU, folded: each way worked out, and which share is none of
+    arithmetic.
+    """
+    best = _at_one(compared).drop_duplicates("format").set_index("format")
+    if _held(mapped, best, spec):
+        _shares_told(_sides(spec.name, every, here, fit, spec), best, compared, here, fit, spec)
+
+
+def _tried(named: list[_Side], best: Rows, compared: Rows, spec: Any) -> str:
     """Whether INT4's fastest way by the law is the fastest measured; and the gain by either."""
     gain = best.median_us["fp16"] / best.median_us["int4_g128"]
     right = _name(named[1].how) == best["label"]["int4_g128"]
     which = "INT4's fastest kernel" if right else "the wrong INT4 kernel"
+    us = _at_one(compared).drop_duplicates("label").set_index("label").median_us
+    if not right and _name(named[1].how) in us:
+        which += f" ({_name(named[1].how)}, measured {us[_name(named[1].how)]:.2f} µs; "
+        which += f"{best['label']['int4_g128']} {best.median_us['int4_g128']:.2f})"
     return (
         f" On the {_short(spec.name)}, whose kernels were measured, the law names {which} and a "
         f"gain of {named[0].us / named[1].us:.1f}×; measured: {gain:.1f}×."

@@ -145,8 +145,8 @@ def divided(compared: Rows, here: Any, fit: Any) -> None:
     display.say(
         f"**k divided: {_named(row)}.** {text} Such a kernel deals whole tiles in full rounds. In a last "
         "round that leaves SMs idle it cuts each dot product, of length *k*, into parts for idle SMs and "
-        f"adds up their sums ([lesson 05d](05d_mmq.ipynb)): {row['median_us']:.1f} µs, where the law has "
-        f"{row['one_us']:.1f}{cut}."
+        f"adds up their sums ([lesson 05d](05d_mmq.ipynb)). Measured: {row['median_us']:.1f} µs. The law has "
+        f"{row['one_us']:.1f} for whole tiles{cut}."
     )
     if tiles < here.sms / 2:
         pieces = here.sms // tiles
@@ -164,7 +164,11 @@ def _cut(row: Any, here: Any, fit: Any, pieces: int) -> str:
     flops, moved = perf_model.computed(how, *sizes, here.sms) / pieces, perf_model.moved(how, *sizes)
     us = roofline.bound(moved, flops, here.gb_s, here.peak(how.unit)).us
     us += perf_model.launched(how, sizes[2]) * fit.launch_us
-    return f", and with k in {pieces} parts {us:.1f}"
+    off = float(row["median_us"]) / us - 1
+    return (
+        f", and would have {us:.1f} with k in {pieces} parts: the measured time is {abs(off):.0%} "
+        f"{'above' if off > 0 else 'below'} that"
+    )
 
 
 def failures(compared: Rows, here: Any, fit: Any, lab: Lab) -> None:
@@ -243,9 +247,10 @@ def _share_worked(row: Any, here: Any, fit: Any) -> str:
     int8 = how.unit in ("dp4a", "int8_scaled")
     rate = "TOP/s" if int8 else "TFLOP/s"
     two = " Two kernels: one makes the activations int8, one multiplies." if int8 and launches == 2 else ""
+    scaled = " with the FP32 lanes' scaling, which limits it (appendix)" if how.unit == "int8_scaled" else ""
     return (
-        f"**Worked out: the share of {_named(row)}.** {tiles}at {here.peak(how.unit):,.0f} {rate}, the peak, "
-        f"FLOPs take {compute:,.2f} µs.{two} "
+        f"**Worked out: the share of {_named(row)}.** {tiles}at {here.peak(how.unit):,.0f} {rate}, the peak"
+        f"{scaled}, FLOPs take {compute:,.2f} µs.{two} "
         f"Measured: {row.median_us:,.2f}, of them {kernels} fixed. {compute:,.2f} ÷ "
         f"({row.median_us:,.2f} − {kernels}) = {compute / left:.0%}. Fitted to all products of this way it "
         f"is {own.share:.0%}."

@@ -76,10 +76,14 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     keys += [key for key in fair if key not in keys and key in timed.index]
     keys.sort(key=lambda key: (list(ablation.FORMATS).index(key[1]), list(ablation.WAYS).index(key[0])))
     names = [f"{ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for i, f in keys]
-    roof = ("INT4 memory", best.tok_s / best.roof_fraction, "tok/s")
+    roof = ("INT4 memory", lab.roof["dram_read"].value * 1e9 / best.bytes, "tok/s")
     title = f"The decoder's ladder, one sequence, output head in {ablation.FORMATS[head]}"
     roof = (roof[0].replace("INT4", ablation.FORMATS[best.format]), *roof[1:])
-    return answer, able, bars(timed.loc[keys].reset_index(), names, gpu, title, roof, y="tok_s")
+    fig, says = bars(timed.loc[keys].reset_index(), names, gpu, title, roof, y="tok_s")
+    for bar, (_, format) in zip(fig.axes[0].patches, keys, strict=False):
+        bar.set_facecolor(plot.FORMAT_COLOURS[format])
+    absent = [r for r in decode.RUNGS if r not in {impl for impl, _ in keys}]
+    return answer, able, (fig, says + (f" Not drawn: {listed(absent)}." if absent else ""))
 
 
 def _few(rate: float) -> str:
@@ -156,9 +160,15 @@ def logit_errors(here: Rows) -> None:
     worst = shown.sort_values("part").groupby("weights_as", sort=False).tail(1)
     heads = {"weights_as": "weights", "impl": "way", "error": "error of a logit", "error_budget": "allowed"}
     timed = here[here.kind == "own"]
+    theirs = here[here.kind != "own"].groupby("weights_as", sort=False).impl
+    others = listed(
+        f"{len(names)} others in {format} ({listed(f'`{name}`' for name in names)})"
+        for format, names in theirs
+    )
     display.say(
-        f"**All {len(timed)} of ours passed**, each way counted once a format, and {len(here) - len(timed)} "
-        "others beside them. No logit of the rungs is further from float64 than "
+        f"**All {len(timed)} of ours passed**, each way counted once a format"
+        + (f", and beside them {others}" if others else "")
+        + ". No logit of the rungs, the kernels that this page builds, is further from float64 than "
         f"{here[here.impl.isin(decode.RUNGS)].error.max():.3f}."
     )
     table = (

@@ -46,13 +46,13 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str, clocks: Clocks | None 
     if table.each.min() <= 0:
         text += "Some rows take less than their bytes at this rate: **the law does not hold here.**"
     else:
+        text += "All costs in this fold are beside bytes at the fitted rate, those on the rest of the page "
+        text += "at the read roof. "
         text += f"Row by row a phase costs {table.each.min():.2f} to {table.each.max():.2f} µs: "
         text += "**the cost is not one number.**" if uneven else "about one number."
     text += f" The law's error is {table.off.abs().median():.0f}% at the median and "
     text += f"{table.off.abs().max():.0f}% at most. A bar is a row's own cost, the dashed line the law's."
-    why = [
-        each for each in (_by_format(table, rows, roof.value, last, clocks or {}), _by_model(table)) if each
-    ]
+    why = [each for each in (_by_format(table, rows, rate, last, clocks or {}), _by_model(table)) if each]
     parts: list[Any] = [text, diagram.phase_costs(table, fixed).html()]
     if uneven and why and table.each.min() > 0:
         head = "Two effects pull in opposite directions" if len(why) > 1 else "What the rows say of why"
@@ -62,7 +62,7 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str, clocks: Clocks | None 
     return last
 
 
-def _by_format(table: Rows, rows: Rows, roof: float, last: str, clocks: Clocks) -> str:
+def _by_format(table: Rows, rows: Rows, rate: float, last: str, clocks: Clocks) -> str:
     """Whether a phase costs the more the fewer bytes it has, in one model, and whether it did so in
     3_persistent, which asks for no weights while its blocks wait.
     """
@@ -77,17 +77,17 @@ def _by_format(table: Rows, rows: Rows, roof: float, last: str, clocks: Clocks) 
     phases = ablation.phases_of(decode.MODEL)
     here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
     here = here[(here.impl == "3_persistent") & here.format.isin(mine.format)]
-    before = (here.median_us - here.bytes / roof / 1e3) / phases
+    before = (here.median_us - here.bytes / rate / 1e3) / phases
     if last == "3_persistent" or len(before) < len(mine) or before.max() >= _EVEN * before.min():
         return text
     return text + (
         f" In `3_persistent`, whose full rings ask for no weights at a barrier, it is {before.min():.2f} to "
         f"{before.max():.2f} µs in all of them. "
-        + (_copied_in_waits(clocks, last, roof) or "That fits a wait which later rungs fill with copies.")
+        + (_copied_in_waits(clocks, last, rate) or "That fits a wait which later rungs fill with copies.")
     )
 
 
-def _copied_in_waits(clocks: Clocks, last: str, roof: float) -> str:
+def _copied_in_waits(clocks: Clocks, last: str, rate: float) -> str:
     """By the clock inside the kernel, that more is copied outside products where a layer has more bytes;
     empty where two formats were not clocked or do not show it.
     """
@@ -96,7 +96,7 @@ def _copied_in_waits(clocks: Clocks, last: str, roof: float) -> str:
         if name == last:
             bytes_ = ablation.phase_bytes(decode.MODEL, format, decode.FORMATS[format], decode.PROMPT)
             body = sum(value for phase, value in bytes_.items() if phase != "head")
-            body_us = body / model_shapes.get(decode.MODEL).layers / roof / 1e3
+            body_us = body / model_shapes.get(decode.MODEL).layers / rate / 1e3
             found.append((body_us, by_block.sums(clocks[name, format])[1], ablation.FORMATS[format]))
     few, many = min(found, default=()), max(found, default=())
     if len(found) < 2 or many[0] - many[1] <= max(0.1 * many[0], few[0] - few[1]):

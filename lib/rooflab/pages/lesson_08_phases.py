@@ -47,7 +47,8 @@ def what_is_left(here: Rows, climbs: dict[str, Any], roof: Any, gpu: str) -> Non
     display.say(
         f"{first}, `{best}` with {top.weights_as} weights, makes **{top.tok_s:,.0f} tok/s**, "
         f"{top.roof_fraction:.0%} of the roof on the {gpu}. A token's {top.phases} phases each fetch "
-        "numbers from L2, add up, and hand on; no bandwidth shortens these waits."
+        "numbers from L2, add up, and hand on; no bandwidth shortens these waits. A phase's cost is what it "
+        f"takes beside its bytes at the read roof, {roof.value:,.0f} GB/s."
     )
     diagram.beside_bytes(chosen).show()
     display.say(" ".join(filter(None, (_by_format(chosen, best), _level(climbs)))))

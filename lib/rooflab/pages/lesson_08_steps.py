@@ -15,11 +15,19 @@ from rooflab.pages.lesson_08_clock import Clocks
 from rooflab.pages.lesson_08_ladder import short_name
 from rooflab.studies import decode
 from rooflab.view import diagram, display
-from rooflab.view.diagram import svg
 from rooflab.words import counted, listed
 
 _FUSED, _RING = "1_kernel_per_phase", "6_producer_warps"
-_FIRST, _LAST = "3_persistent", "7_split_k"
+_FIRST, _HELD, _LAST = "3_persistent", "5_prefetch_at_barrier", "7_split_k"
+_MECHANISMS = {
+    _HELD: "**`5_prefetch_at_barrier` leaves slots for the barrier.** At the barrier of `3_persistent` "
+    "nothing is multiplied, so no slot becomes free, and memory idles once all copies have come. This rung "
+    "leaves some slots empty at a phase's end and orders their copies when it has arrived.",
+    _RING: "**`6_producer_warps` lets other warps order the copies.** In `3_persistent` a warp that orders a "
+    "copy waits while memory is behind, even if its next chunk is there. Here producer warps wait in its "
+    "place: products empty the ring at full speed, and copies go on through the barrier.",
+    _LAST: "**`7_split_k` gives every SM a part.**",
+}
 # What a rung changes, in a reader's words; of one that this lacks, its idea.
 _CHANGES = {
     _FUSED: "A layer is five launches: the small steps move into the products.",
@@ -28,7 +36,7 @@ _CHANGES = {
     "4_tma": "As 3; the copy engine (TMA) copies weights.",
     "5_prefetch_at_barrier": "As 3; a warp orders some of its copies only at the barrier.",
     _RING: "As 3; some warps only copy, others multiply.",
-    "7_split_k": "As 6, in INT4 as 5; two products are cut for all SMs.",
+    "7_split_k": "As 6 in FP16 and Q8_0, as 5 in INT4; two products are cut for all SMs.",
     "8_tensor_attention": "As 7; attention on the tensor cores.",
     "9_flags_in_data": "As 7; numbers carry flags, and no barrier separates phases.",
 }
@@ -94,7 +102,7 @@ def _code(below: str) -> str:
 
 def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> None:
     """Say what the rungs after 3_persistent up to 7_split_k gain together in each format, with a table of
-    their rates; folded, what each changes, gains and leaves, and two drawings.
+    their rates; then what each of rungs 5, 6 and 7 changes and gains, drawn.
     """
     rates = {each: climbs[each].set_index("impl").tok_s for each in decode.FORMATS if len(climbs[each])}
     gains = {each: tok[_LAST] / tok[_FIRST] for each, tok in rates.items() if {_FIRST, _LAST} <= {*tok.index}}
@@ -110,15 +118,15 @@ def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> No
             table[each] = table["rung"].map(rates[each])
         heads = {each: f"{ablation.FORMATS[each]}, tok/s" for each in gains}
         display.table(table, {"rung": "rung", **heads}, dict.fromkeys(gains, "{:,.0f}"))
-    drawings, lines = [lesson_08_timeline.phase_end()], []
-    for name in ("5_prefetch_at_barrier", _RING):
-        lines.append(f"`{name}`: {_gains(climbs, 'fp16', name)}")
-    lines += [_rings(clocks), lesson_08_timeline.slots_left_empty()]
-    if cut := lesson_08_timeline.divided(lab, format):
-        drawings.append(cut[1])
-        lines.append(f"`{_LAST}`: {_gains(climbs, format, _LAST)} {cut[0]}")
-    display.fold_items("What rungs 5, 6 and 7 gain one by one, and why", filter(None, lines))
-    svg.fold("Drawn: memory at a phase's end (rung 5), and a product cut for every SM (rung 7)", drawings)
+    cut = lesson_08_timeline.divided(lab, format)
+    for name, order, more, drawing in (
+        (_HELD, "fp16", lesson_08_timeline.slots_left_empty(), lesson_08_timeline.phase_end()),
+        (_RING, "fp16", _rings(clocks), lesson_08_timeline.producers_drawn()),
+        (_LAST, format, *(cut or ("Every SM has rows of every product here.", None))),
+    ):
+        display.say(" ".join(filter(None, (_MECHANISMS[name], more, _gains(climbs, order, name)))))
+        if drawing is not None:
+            drawing.show()
 
 
 def _level(gain: float) -> bool:

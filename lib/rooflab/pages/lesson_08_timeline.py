@@ -72,7 +72,7 @@ def divided(lab: Lab, format: str) -> tuple[str, diagram.Drawing] | None:
     parts = decode_rungs.chunks_by_block(tiles, chunks, slabs, sms)
     said = (
         f"The output product and down have {rows:,} rows each, and a block takes {_UNIT} at a time: {tiles} "
-        f"of {sms} SMs have work. `7_split_k` also cuts *k*, the dimension over which a product sums, and "
+        f"of {sms} SMs have work. This rung also cuts *k*, the dimension over which a product sums, and "
         f"adds up the parts of a row by atomics. Drawn is the output product, cut into {slabs} parts: a "
         f"chunk is {_UNIT} rows by {k // chunks} weights in {ablation.FORMATS[format]}, and the busiest SM "
         f"has {max(parts)} in place of {chunks}."
@@ -88,6 +88,11 @@ def rings_drawn() -> None:
 def phase_end() -> diagram.Drawing:
     """A warp and memory at a phase's end in 3_persistent and in 5_prefetch_at_barrier, in FP16."""
     return decode_rungs.held_back(engine.spec(decode.MODEL).shape, "fp16")
+
+
+def producers_drawn() -> diagram.Drawing:
+    """The same in 3_persistent and in 6_producer_warps."""
+    return decode_rungs.producers()
 
 
 def slots_left_empty() -> str:

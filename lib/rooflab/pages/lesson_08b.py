@@ -1,75 +1,30 @@
-"""What lesson 08b's page shows: prompts step by step; lesson_08b_loads has what runs beside them."""
+"""What lesson 08b's page shows of prompts: rows, bounds and errors, and re-exports of its other parts."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from rooflab.analysis import ablation
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import NEAR, Opening, Rows, bars, lesson_08b_loads
+from rooflab.pages import Rows
+from rooflab.pages.lesson_08b_foretold import embeddings_drawn as embeddings_drawn
+from rooflab.pages.lesson_08b_foretold import foretold as foretold
+from rooflab.pages.lesson_08b_foretold import largest_step as largest_step
+from rooflab.pages.lesson_08b_foretold import steps_by_length as steps_by_length
 from rooflab.pages.lesson_08b_kinds import fixed_times as fixed_times
 from rooflab.pages.lesson_08b_kinds import mmq_by_place as mmq_by_place
 from rooflab.pages.lesson_08b_kinds import time_by_kind as time_by_kind
 from rooflab.pages.lesson_08b_kinds import time_by_kind_table as time_by_kind_table
-from rooflab.records.store import Store
+from rooflab.pages.lesson_08b_library import beside_others as beside_others
+from rooflab.pages.lesson_08b_library import opening as opening
+from rooflab.pages.lesson_08b_library import rates_by_length as rates_by_length
+from rooflab.pages.lesson_08b_library import share_of_bound as share_of_bound
 from rooflab.studies import decode, prefill
-from rooflab.view import diagram, display, explorer, plot
-from rooflab.words import counted, listed, times
-
-_BEFORE_EMBED = ("1_scalar", "2_mmq", "3_flash", "4_rows")  # the host launches every embedding by itself
-
-
-def opening(lab: Lab, prompt: int | None) -> Opening:
-    """The first screen: the ladder of prompts with Q8_0 weights."""
-    rows = lab.measure("prefill", lab.held("prefill", lab.cases("prefill")))
-    seqs, gpu = sorted(set(rows.seq.astype(int))), lab.run.gpu
-    prompt = prompt if prompt in seqs else 1848 if 1848 in seqs else seqs[-1]
-    climbs = {format: ablation.prompts(rows, format, prompt) for format in ablation.FORMATS}
-    climb = climbs["q8_0"] if len(climbs["q8_0"]) else climbs["fp16"]
-    own = climb[climb.kind == "own"]
-    first, best = own.iloc[0], own.sort_values("tok_s").iloc[-1]
-    answer = f"On the {gpu} the engine reads a prompt of {prompt:,} tokens at {best.tok_s:,.0f} tokens a "
-    answer += f"second with {ablation.FORMATS[best.format]} weights, "
-    answer += f"{times(best.tok_s / first.tok_s)} times the rate of the ladder's first step."
-    gained = own.dropna(subset=["gain"]).sort_values("gain")
-    if len(gained):
-        step = gained.iloc[-1]
-        answer += f" The largest step brings {step.gain:.1f} times: {step.says}."
-    answer += _together(lab)
-    able = (
-        "say why a prompt is compute-bound and its answer memory-bound",
-        "find why a prediction of a prompt's ladder failed",
-        "measure joules a token beside tokens a second",
-    )
-    flops = model_shapes.prefill_flops(model_shapes.get(decode.MODEL), prompt)
-    roof = ("FP16 tensor", prompt * lab.roof["fp16_tensor"].value * 1e12 / flops, "tok/s")
-    title = f"A prompt of {prompt:,} tokens, {ablation.FORMATS[best.format]}"
-    chart = bars(own, list(own.impl), gpu, title, roof, y="tok_s")
-    return answer, able, chart
-
-
-def _together(lab: Lab) -> str:
-    """What many sequences bring, and their energy a token, a sentence each of what the recording holds."""
-    _, crowd, both = lesson_08b_loads.sequences(lab)
-    own, text = both[both.kind == "own"].dropna(subset=["slower"]), ""
-    if len(crowd) and len(own):
-        most = own.sort_values("tok_s").iloc[-1]
-        text += (
-            f" {counted(int(most.batch), 'sequence').capitalize()} decoded together make {most.tok_s:,.0f} "
-        )
-        text += f"tokens a second in {most.slower:.1f} times the time of one."
-    energy = lesson_08b_loads.read_joules(lab)
-    energy = energy[energy["joules a token"].notna()] if len(energy) else energy
-    if len(energy) > 1:
-        ends = energy.sort_values("joules a token", kind="stable")
-        text += f" A decoded token takes {ends['joules a token'].iloc[0]:.3f} to "
-        text += f"{ends['joules a token'].iloc[-1]:.2f} J, by the way that it is made."
-    return text
+from rooflab.view import diagram, display, explorer
 
 
 def measured(lab: Lab, prompt: int | None) -> tuple[Lab, Rows, list[int], int, dict[str, Any]]:
@@ -159,79 +114,6 @@ def ladder(climbs: dict[str, Any], prompt: int, gpu: str) -> None:
         )
 
 
-def largest_step(climbs: dict[str, Any]) -> None:
-    """Say which step brings the most and the least, and how far predictions hold."""
-    half = climbs["q8_0"] if len(climbs["q8_0"]) else climbs["fp16"]
-    own = half.dropna(subset=["gain"]).sort_values("gain")
-    if len(own):
-        biggest, least = own.iloc[-1], own.iloc[0]
-        display.say(
-            f"With {ablation.FORMATS[half.format.iloc[0]]} weights the largest step is **`{biggest.impl}`**, "
-            f"{biggest.gain:.1f} times: {biggest.says}. "
-            f"The smallest is `{least.impl}` ({least.gain:.2f} times): {least.says}. "
-            f"Against the first, the last is {display.speed(half.tok_s.iloc[-1] / half.tok_s.iloc[0])}."
-        )
-    kept = half.assign(off=half.tok_s / half.predicted).dropna(subset=["off"]).sort_values("off")
-    if len(kept):
-        low, high = kept.iloc[0], kept.iloc[-1]
-        text = f"`{low.impl}` reaches {low.off:.0%} of its predicted rate, the least, and `{high.impl}` "
-        text += f"{high.off:.0%}, the most."
-        text += (
-            " The latter was predicted from the time of a slower kernel of ours." if high.off > 1.1 else ""
-        )
-        display.say(text + _embeddings_misjudged(half))
-
-
-def _embeddings(climb: Rows) -> float:
-    """Microseconds that the embeddings of a prompt take one by one: what 5_embed saves; NaN where it was not
-    timed, or saves nothing.
-    """
-    us = climb.set_index("impl").median_us
-    saved = float(us.get("4_rows", np.nan) - us.get("5_embed", np.nan))
-    return saved if saved > 0 else float("nan")
-
-
-def embeddings_drawn(climbs: dict[str, Any], gpu: str) -> None:
-    """Draw each step's time, and how much of it embeddings take that are launched one by one."""
-    climb = climbs["q8_0"] if len(climbs["q8_0"]) else climbs["fp16"]
-    own, launches = climb[climb.kind == "own"], _embeddings(climb)
-    if launches != launches:
-        return
-    early = own.impl.isin(_BEFORE_EMBED)
-    parts = {"embeddings, launched one by one": early * launches / 1e3}
-    parts["all else"] = own.median_us / 1e3 - parts["embeddings, launched one by one"]
-    title = f"A prompt of {int(own.seq.iloc[0]):,} tokens, {ablation.FORMATS[own.format.iloc[0]]}: ms by step"
-    fig, ax = plot.figure("ms", title=title, height=1.5 + 0.24 * len(own))
-    plot.stacked(ax, list(own.impl), parts, "ms")
-    text = f"{title}, {gpu}, {plot.dates(own)}. One by one, embeddings take {launches / 1e3:.0f} ms of each "
-    plot.show(fig, f"{text}of the first {early.sum()} steps: what 5_embed saves.")
-
-
-def _embeddings_misjudged(climb: Rows) -> str:
-    """What an embedding costs the host, measured and predicted, where that is why the first steps fall
-    short.
-    """
-    by = climb.set_index("impl")
-    if not {"4_rows", "5_embed"} <= set(by.index):
-        return ""
-    before, after = by.loc["4_rows"], by.loc["5_embed"]
-    more = int(before.seq) - 1
-    took = _embeddings(climb) / more
-    thought = (before.seq / before.predicted - after.seq / after.predicted) * 1e6 / more
-    low = climb[climb.impl.isin(_BEFORE_EMBED)]
-    if not (took > NEAR * thought > 0 and (low.tok_s < low.predicted).all()):
-        return ""
-    text = (
-        f" All {len(low)} steps before `5_embed` take longer than predicted: {more:,} embedding calls from "
-    )
-    text += f"Python take {took:.0f} µs each where the prediction had {thought:.0f}. They come before the "
-    text += "layers, so their time adds; the prediction took only the slower of host and GPU."
-    same = climb[climb.predicted.round() == round(after.predicted)]
-    if len(same) > 1:
-        text += f" From `5_embed` on the GPU is predicted to decide, so {len(same)} steps share a prediction."
-    return text
-
-
 def logit_errors(rows: Rows) -> None:
     """Show the errors of the last logits, folded, and say how near they come to the limit."""
     checked = rows.assign(part=rows.error / rows.error_budget).sort_values("part")
@@ -248,119 +130,8 @@ def logit_errors(rows: Rows) -> None:
     tight = worst.sort_values("part").iloc[-1]
     display.say(
         f"{tight.format} comes nearest to its limit, with {tight.part:.0%} of the error allowed: "
-        + ("every step keeps its logits right." if tight.part <= 1 else "the gate refuses that.")
+        + ("every step keeps its logits right." if tight.part <= 1 else "the check refuses that.")
     )
-
-
-def rates_by_length(rows: Rows, bound: Rows, seqs: list[Any], gpu: str) -> None:
-    """Draw tokens a second by the prompt's length, beside the bound."""
-    title = "Prompts: tokens a second by length"
-    fig, ax = plot.figure("tokens of the prompt", "tok/s", title, xlog=True, ylog=True)
-    last = {format: prefill.ways(format)[-1] for format in ablation.FORMATS}
-    final = rows[
-        (rows.model == decode.MODEL) & ((rows.impl == rows.format.map(last)) | (rows.kind == "peer"))
-    ]
-    for (impl, format), side in final.groupby(["impl", "format"], sort=False):
-        side = side.sort_values("seq")
-        name = impl if impl in prefill.PEERS else ablation.FORMATS[format]
-        plot.series(ax, side.seq, *plot.band(side, "tok_s"), label=name)
-    shown = bound[bound.seq.isin(seqs)]
-    plot.series(ax, shown.seq, shown.tok, label="bound, FP16")
-    ax.set_xticks(seqs, [f"{n:,}" for n in seqs])
-    plot.round_ticks(ax)
-    plot.label_ends(ax)
-    lone = final.groupby("format").filter(lambda side: side.seq.nunique() == 1)
-    few = listed(
-        f"{ablation.FORMATS[r.format]} was timed at {int(r.seq):,} tokens alone" for r in lone.itertuples()
-    )
-    caption = f"{title} on {gpu}, {plot.dates(final)}. Bands: quartiles; an eager library's are wide."
-    plot.show(fig, f"{caption} {few}." if len(lone) else caption)
-
-
-def share_of_bound(rows: Rows, bound: Rows) -> None:
-    """Say what share of the bound the fastest way reaches at each length."""
-    fastest = rows[(rows.model == decode.MODEL) & (rows.kind == "own")].groupby("seq").tok_s.max()
-    theirs = rows[(rows.model == decode.MODEL) & (rows.kind == "peer")].groupby("seq").tok_s.max()
-    tops = bound.set_index("seq").tok
-    parts = [
-        f"at {seq:,} tokens {fastest[seq] / tops[seq]:.0%}"
-        + (f" ({fastest[seq] / theirs[seq]:.1f} times transformers)" if seq in theirs.index else "")
-        for seq in fastest.index
-        if seq in tops.index
-    ]
-    display.say(f"Of the FP16 bound the fastest way reaches {', '.join(parts)}.")
-
-
-def steps_by_length(rows: Rows, seqs: list[Any], gpu: str) -> None:
-    """Show every step at every length, folded, and say which step is the largest."""
-    mine = rows[rows.model == decode.MODEL].assign(w=rows.format.map(ablation.FORMATS))
-    wide = mine.pivot_table("tok_s", ["w", "impl"], "seq").reset_index()
-    wide["w"] = wide.w.where(~wide.w.duplicated(), "")
-    heads = {"w": "weights", "impl": "step"} | {seq: f"{seq:,} tokens" for seq in seqs}
-    display.table(
-        wide, heads, dict.fromkeys(seqs, "{:,.0f}"), f"The ladders at every length, tok/s, {gpu}", folded=True
-    )
-    longest = [ablation.prompts(rows, "q8_0", seq).dropna(subset=["gain"]) for seq in seqs]
-    words = [
-        f"at {int(climb.seq.iloc[0]):,} tokens `{row.impl}` ({row.gain:.1f} times)"
-        for climb in longest
-        if len(climb)
-        for row in [climb.loc[climb.gain.idxmax()]]
-    ]
-    display.say(
-        f"The largest step with Q8_0 weights, by length: {', '.join(words)}."
-        + (
-            " Empty cells were not timed: attention query by query takes too long for long prompts, and "
-            "prompts with INT4 weights use FP16's steps."
-            if wide[seqs].isna().any(axis=None)
-            else ""
-        )
-    )
-
-
-def beside_others(published: Store, prompt: int, rows: Rows, gpu: str) -> None:
-    """Show our rate beside transformers' and llama.cpp's, and say the ratios."""
-    there = published.read("prefill")
-    there = there[(there.model == decode.MODEL) & (there.seq == prompt)]
-    ours = rows[(rows.model == decode.MODEL) & (rows.seq == prompt) & (rows.kind == "own")].sort_values(
-        "tok_s"
-    )
-    pairs = {"fp16": "fp16", "q8_0": "q8_0", "int4_g128": "q4_0"}
-    lines = []
-    for format, other in pairs.items():
-        mine = ours[ours.format == format]
-        llama = there[(there.impl == "llama.cpp") & (there.format == other)].tok_s
-        library = rows[(rows.kind == "peer") & (rows.seq == prompt) & (rows.format == format)].tok_s.nlargest(
-            1
-        )
-        if len(mine):
-            lines.append(
-                (
-                    ablation.FORMATS[format],
-                    mine.tok_s.iloc[-1],
-                    *(s.iloc[0] if len(s) else float("nan") for s in (library, llama)),
-                )
-            )
-    table = pd.DataFrame(lines, columns=["w", "ours", "library", "llama"])
-    heads = {
-        "w": "weights",
-        "ours": "ours",
-        "library": "transformers at its best, here",
-        "llama": "llama.cpp, published",
-    }
-    display.table(
-        table,
-        heads,
-        dict.fromkeys(("ours", "library", "llama"), "{:,.0f}"),
-        f"{prompt:,} tokens, tok/s, {gpu}",
-    )
-    known = table.assign(peer=table[["library", "llama"]].max(axis=1)).dropna(subset=["peer"])
-    ratios = ", ".join(f"{row.w} {times(row.ours / row.peer)} times" for row in known.itertuples())
-    text = f"Ours over the faster of the others: {ratios or 'none of them is known on this GPU'}."
-    if len(table) > 1 and table.ours.idxmax() == 0:
-        text += f" Fewer bytes do not make a prompt faster: {table.w.iloc[0]} weights are the fastest here, "
-        text += "because arithmetic is the limit, and packed weights are unpacked before it."
-    display.say(text)
 
 
 def explore(rows: Rows, gpu: str, lab: Lab, prompt: int) -> Any:

@@ -107,9 +107,9 @@ def mmq_by_place(
     none = float("nan")
     lines = [
         ("second, as timed", timed.get(("q8_0", "1_scalar"), none), timed.get(("q8_0", "2_mmq"), none)),
-        ("alone: the products on the GPU, ours as in 7_fused", cublas + making, own),
+        ("alone, by the trace: the products' time on the GPU", cublas + making, own),
         (
-            "last, computed",
+            "last, computed for 6_graph",
             timed.get(("fp16", "6_graph"), none) + making,
             timed.get(("q8_0", "6_graph"), none),
         ),
@@ -119,7 +119,7 @@ def mmq_by_place(
     placed["gain"] = placed.off / placed.on
     display.table(
         placed,
-        {"place": "where the step stands", "off": "without it, ms", "on": "with it, ms", "gain": "×"},
+        {"place": "place of the step", "off": "without it, ms", "on": "with it, ms", "gain": "×"},
         {"off": "{:.1f}", "on": "{:.1f}", "gain": "{:.2f}"},
         f"What 2_mmq brings by its place, {prompt_asked:,} tokens, Q8_0, {whose.run.gpu}",
     )
@@ -137,7 +137,7 @@ def mmq_by_place(
             f"One kernel of torch's, `{fixed.index[-1]}`, has {constant} (the next largest has "
             f"{fixed.iloc[-2] / 1e3:.1f}): it writes the FP16 weights. Three bytes a weight, one read and "
             f"two written, would take {least:.1f} ms at the read roof. The products themselves take cuBLAS "
-            f"{cublas / 1e3:.1f} ms and ours, in `7_fused` and with the gate in them, {own / 1e3:.1f}: "
+            f"{cublas / 1e3:.1f} ms and ours, in `7_fused` and with gating in them, {own / 1e3:.1f}: "
             + (
                 "so the step saves the writing of FP16 weights, and no time in the multiplication."
                 if own > 0.98 * cublas
@@ -152,6 +152,8 @@ def mmq_by_place(
             f"{early.off:.1f} ms to {early.on:.1f}, {early.gain:.2f} "
             f"times; as the last it would from {late.off:.1f} to {late.on:.1f}, **{late.gain:.2f} times**. "
             f"{f'That saves {saved[0]:.1f} and {saved[1]:.1f} ms. ' if min(saved) > 0 else ''}"
-            "The time *without* it in the last row is that of FP16's graph, with cuBLAS's products, plus the "
-            "writing of the weights."
+            "The reason: without it each product first writes FP16 copies of its weights, "
+            f"{making / 1e3:.1f} ms a prompt, and then multiplies in {cublas / 1e3:.1f} ms by cuBLAS where "
+            f"ours, in `7_fused`, takes {own / 1e3:.1f}. The last row's time *without* it is that of FP16's "
+            "graph plus this writing."
         )

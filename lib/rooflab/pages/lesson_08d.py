@@ -222,7 +222,7 @@ _SWITCHES = {
     "attention": "attention of a prompt: a rung of lesson 06, or torch's",
     "mmq": "a prompt's products read quantised weights, or make FP16 weights of them first",
     "embed": "all embeddings of a prompt in one launch, or one launch each",
-    "fused": "on Hopper: products by blocks that stay, gates applied in them",
+    "fused": "on Hopper: products by blocks that stay, gating in them",
 }
 
 

@@ -85,7 +85,7 @@ def reasons(found: pd.DataFrame) -> None:
         said = []
         for peer, mine in packed.groupby(peers, sort=False):
             each = [
-                f"{counted(int(row['tokens']), 'token')} ({row['ratio']:.2f} times its speed)"
+                f"{counted(int(row['tokens']), 'token')} ({row['ratio']:.3f} times its speed)"
                 for _, row in mine.iterrows()
             ]
             said.append(f"to {peer} at {listed(each)}")
@@ -93,7 +93,7 @@ def reasons(found: pd.DataFrame) -> None:
     products = lost[lost["kind"] == "Q8_0 product"]
     if len(products):
         each = [
-            f"{counted(int(row['tokens']), 'token')} ({row['ratio']:.2f} times its speed)"
+            f"{counted(int(row['tokens']), 'token')} ({row['ratio']:.3f} times its speed)"
             for _, row in products.sort_values("tokens").iterrows()
         ]
         text = f"- **Q8_0** loses at {listed(each)}, to cuBLAS on FP16 weights."

@@ -207,10 +207,17 @@ def prompt_us(known: Known, model: str, format: str, n: int, paths: engine.Paths
     gpu = _prompt_gpu_us(known, model, format, n, paths.mmq, paths.rows, flash)
     if paths.graph:
         return gpu
+    ours, torch = prompt_calls(model, format, n, paths)
+    return max(gpu, ours * known.call_us + torch * known.torch_us)
+
+
+def prompt_calls(model: str, format: str, n: int, paths: engine.Paths) -> tuple[int, int]:
+    """Launches that the host makes one by one for a prompt of n tokens without a graph: of our kernels, an
+    embedding's among them, and of torch's.
+    """
     layers, own = engine.spec(model).shape.layers, 4 * (paths.mmq and format == "q8_0")
-    calls = layers * (own + (5 if paths.rows else 1)) + (1 if paths.embed else n)
-    torch = layers * ((4 if not own else 0) + (0 if paths.rows else _IN_TORCH))
-    return max(gpu, calls * known.call_us + torch * known.torch_us)
+    ours = layers * (own + (5 if paths.rows else 1)) + (1 if paths.embed else n)
+    return ours, layers * ((4 if not own else 0) + (0 if paths.rows else _IN_TORCH))
 
 
 def _prompt_gpu_us(known: Known, model: str, format: str, n: int, mmq: bool, rows: bool, flash: str) -> float:

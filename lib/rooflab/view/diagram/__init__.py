@@ -27,6 +27,7 @@ from rooflab.view.diagram.full_and_empty import ring
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
 from rooflab.view.diagram.handovers import launches_of_a_layer, launches_over_time
+from rooflab.view.diagram.host_and_gpu import host_and_gpu
 from rooflab.view.diagram.in_flight import Held, bytes_held
 from rooflab.view.diagram.in_turns import in_turns
 from rooflab.view.diagram.issue import issue_slots
@@ -64,7 +65,7 @@ from rooflab.view.diagram.tiles import (
     matrices_loaded,
     online_softmax,
 )
-from rooflab.view.diagram.tiles_in_turns import tiles_in_turns
+from rooflab.view.diagram.tiles_in_turns import tiles_in_turns, tiles_while_staying
 from rooflab.view.diagram.two_warps import half_apart
 from rooflab.view.diagram.verdicts import Judged, verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
@@ -111,6 +112,7 @@ __all__ = [
     "half_layers",
     "handed_on",
     "holders",
+    "host_and_gpu",
     "in_a_row",
     "in_turns",
     "issue_slots",
@@ -157,6 +159,7 @@ __all__ = [
     "tile_order",
     "tiles_along_k",
     "tiles_in_turns",
+    "tiles_while_staying",
     "to_half",
     "tokens_share_a_tile",
     "two_clocks",

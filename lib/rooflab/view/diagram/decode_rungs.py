@@ -156,10 +156,52 @@ def held_back(shape: Shape, format: str, texts: tuple[str, str] | None = None) -
     rungs = [rung_of(decoder.LADDERS["decode_step"], name, name) for name in names]
     sources = texts or tuple(rung.path.read_text(encoding="utf-8") for rung in rungs)
     held = decoder_plan.macros_for(rungs[1], shape, format, decode.FORMATS[format], "90", {})["HELD_BACK"]
-    runs = [end_of_phase(text, held) for text in sources]
+    runs = {name: end_of_phase(text, held) for name, text in zip(names, sources, strict=True)}
+    canvas, y, said = _ends_drawn(runs)
+    note = f"5_prefetch_at_barrier leaves {counted(held, 'slot')} of a warp empty until it has arrived"
+    lines = (
+        "×: multiplies a chunk, which frees its slot for a copy. …: waits until memory takes the next order.",
+        f"{note} ({FORMATS[format]}). An example.",
+    )
+    for k, line in enumerate(lines):
+        canvas.text(0, y + 2 + 14 * k, line, svg.SMALL)
+    return single("What memory does at a phase's end", f"An example. {'; '.join(said)}. {note}.", canvas)
+
+
+def end_with_producers(text: str, shown: int = _SHOWN) -> list[Step]:
+    """The same in a block whose copies other warps order: a warp that multiplies (lane 0) waits for no order,
+    and memory (lane 1) goes on with the slots that it has freed.
+    """
+    _found(r"if \(warp >= WARPS\) \{\s*produce\(", text)
+    found = [Step(1, "copies", 0.0, 1.0)]
+    free = 1.0
+    for chunk in range(shown):
+        found.append(Step(0, "multiplies", 0.5 * chunk, 0.5 * (chunk + 1)))
+        start = max(free, 0.5 * (chunk + 1))
+        found.append(Step(1, "copies", start, start + 1))
+        free = start + 1
+    done = 0.5 * shown
+    return [*found, Step(0, "waits", done, done + _BARRIER)]
+
+
+def producers(texts: tuple[str, str] | None = None) -> Drawing:
+    """The end of a phase in 3_persistent and in 6_producer_warps; `texts` replace their sources."""
+    names = ("3_persistent", "6_producer_warps")
+    rungs = [rung_of(decoder.LADDERS["decode_step"], name, name) for name in names]
+    first, last = texts or tuple(rung.path.read_text(encoding="utf-8") for rung in rungs)
+    canvas, y, said = _ends_drawn({names[0]: end_of_phase(first, 0), names[1]: end_with_producers(last)})
+    line = "In 6_producer_warps another warp orders copies; this one multiplies without a wait. An example."
+    canvas.text(0, y + 2, line, svg.SMALL)
+    return single("Who orders copies at a phase's end", f"{'; '.join(said)}. {line}", canvas)
+
+
+def _ends_drawn(runs: dict[str, list[Step]]) -> tuple[Canvas, float, list[str]]:
+    """The ends of a phase, one below the other: the canvas, how far down it is used, what each is said to
+    leave idle.
+    """
     canvas, left, y, said = Canvas(), 66.0, 0.0, list[str]()
-    unit = (svg.WIDTH - left - 2) / max(step.end for run in runs for step in run)
-    for name, run in zip(names, runs, strict=True):
+    unit = (svg.WIDTH - left - 2) / max(step.end for run in runs.values() for step in run)
+    for name, run in runs.items():
         idle = idle_at_the_end(run)
         words = f"memory idles for {idle:g} of {_BARRIER:g} copies' time at the barrier"
         canvas.text(0, y + 12, f"{name}: {words}", bold=True)
@@ -175,14 +217,7 @@ def held_back(shape: Shape, format: str, texts: tuple[str, str] | None = None) -
             y += 24
         y += 12
         said.append(f"{name}: {words}")
-    note = f"5_prefetch_at_barrier leaves {counted(held, 'slot')} of a warp empty until it has arrived"
-    lines = (
-        "×: multiplies a chunk, which frees its slot for a copy. …: waits until memory takes the next order.",
-        f"{note} ({FORMATS[format]}). An example.",
-    )
-    for k, line in enumerate(lines):
-        canvas.text(0, y + 2 + 14 * k, line, svg.SMALL)
-    return single("What memory does at a phase's end", f"An example. {'; '.join(said)}. {note}.", canvas)
+    return canvas, y, said
 
 
 def chunks_by_block(units: int, chunks: int, slabs: int, blocks: int) -> list[int]:

@@ -127,16 +127,43 @@ _FILLS = {"fills": GREY, "multiplies": SKY, "stores": AMBER, "leaves": BLUE, "ad
 def tiles_in_turns(tiles: int = 6, steps: int = 8, sms: int = 4, text: str | None = None) -> Drawing:
     """An example: so many tiles of so many steps of k, by rungs 12 and 13 on a few multiprocessors."""
     taken = pieces(tiles, steps, sms, sms, text)
+    first = ", divided tiles first" if divided_first(taken, steps) else ""
     runs = {
         "Rung 12: a block a tile": a_block_a_tile(tiles, steps, sms),
-        _STAY: blocks_that_stay(taken, steps),
+        f"{_STAY}{first}": blocks_that_stay(taken, steps),
     }
-    first = ", divided tiles first" if divided_first(taken, steps) else ""
+    canvas, note, said = _over_time(runs, tiles, steps, sms)
+    shared = [piece for mine in taken for piece in mine if piece.steps < steps]
+    says = f"{note} {'; '.join(said)}. In rung 13 "
+    says += (
+        f"tiles {', '.join(map(str, sorted({piece.tile for piece in shared})))} are divided along k."
+        if shared
+        else "no tile is divided."
+    )
+    return single("Tiles of y over time", says, canvas)
+
+
+def tiles_while_staying(tiles: int = 9, steps: int = 5, sms: int = 3) -> Drawing:
+    """An example: whole tiles by a block each, and by blocks that stay and copy the next tile meanwhile, as
+    prompt_product does.
+    """
+    taken = [[Piece(tile, 0, steps) for tile in range(sm, tiles, sms)] for sm in range(sms)]
+    runs = {
+        "A block a tile: each fills an empty ring": a_block_a_tile(tiles, steps, sms),
+        "Blocks that stay: the ring refills while a tile is stored": blocks_that_stay(taken, steps),
+    }
+    canvas, note, said = _over_time(runs, tiles, steps, sms)
+    return single("Blocks that stay", f"{note} {'; '.join(said)}.", canvas)
+
+
+def _over_time(runs: dict[str, list[Bar]], tiles: int, steps: int, sms: int) -> tuple[Canvas, str, list[str]]:
+    """Runs one below the other on one scale, with a key of what is in them: the canvas, its note, what each
+    is said to take.
+    """
     canvas, left, y, said = Canvas(), 44.0, 0.0, list[str]()
     unit = (svg.WIDTH - left - 2) / max(bar.end for run in runs.values() for bar in run)
     for name, run in runs.items():
-        end = max(bar.end for bar in run)
-        words = f"{name}{first if run is runs[_STAY] else ''}, done after {end:g} steps"
+        words = f"{name}, done after {max(bar.end for bar in run):g} steps"
         canvas.text(0, y + 12, words, bold=True)
         y += 20
         for sm in range(sms):
@@ -150,6 +177,7 @@ def tiles_in_turns(tiles: int = 6, steps: int = 8, sms: int = 4, text: str | Non
             y += 23
         y += 12
         said.append(words)
+    drawn = {_FILLS[bar.what] for run in runs.values() for bar in run}
     key = {
         "fills an empty ring": GREY,
         "multiplies": SKY,
@@ -159,6 +187,8 @@ def tiles_in_turns(tiles: int = 6, steps: int = 8, sms: int = 4, text: str | Non
     }
     x = 0.0
     for words, fill in key.items():
+        if fill not in drawn:
+            continue
         canvas.cell(x, y - 2, 12, 12, "", fill)
         canvas.text(x + 17, y + 8, words, svg.SMALL)
         x += 34 + svg.wide(words, svg.SMALL)
@@ -166,11 +196,4 @@ def tiles_in_turns(tiles: int = 6, steps: int = 8, sms: int = 4, text: str | Non
         f"An example (not measured): {counted(tiles, 'tile')} of {steps} steps of k on {counted(sms, 'SM')}."
     )
     canvas.text(0, y + 28, note, svg.SMALL)
-    shared = [piece for mine in taken for piece in mine if piece.steps < steps]
-    says = f"{note} {'; '.join(said)}. In rung 13 "
-    says += (
-        f"tiles {', '.join(map(str, sorted({piece.tile for piece in shared})))} are divided along k."
-        if shared
-        else "no tile is divided."
-    )
-    return single("Tiles of y over time", says, canvas)
+    return canvas, note, said

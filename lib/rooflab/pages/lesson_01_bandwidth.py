@@ -216,7 +216,7 @@ def in_flight(dram_sheet: Any, gpu: Any, here: Any, large: Any, latency: Any, sm
         plot.roof_line(ax, bend, f"Little's law: {bend / 1024:.3g} KiB", vertical=True)
     plot.series(ax, sizes, rates, label="predicted")
     plot.series(ax, sweep["bytes_per_sm"], *plot.band(sweep), label="measured")
-    plot.roof_line(ax, read_roof, f"measured roof {read_roof:,.0f} GB/s")
+    plot.roof_line(ax, read_roof, f"roof {read_roof:,.0f} GB/s")
     plot.size_ticks(ax, sweep["bytes_per_sm"])
     plot.label_ends(ax)
     plot.show(fig, f"Bytes in flight on {gpu}, {plot.dates(sweep)}: {_steps(sweep, read_roof)}.")
@@ -350,7 +350,8 @@ def by_counters(accused: Any, counted: Any, gpu: Any, l2: Any) -> None:
     if len(accused):
         why = listed(dict.fromkeys(known["suspect"].str.split(" and ").explode()))
         sized = plot.size_text(4 * bandwidth.PROFILE_SIZE)
-        text = f"Counted on {sized} an array: {len(known)} of {len(accused)} slower rungs differ from their ladder's best in a counter"
+        text = f"Counted on {sized} an array: {len(known)} of {len(accused)} slower rungs differ from their "
+        text += "ladder's best in a counter"
         text += f" ({why.replace(' and ', ' or ')})." if len(known) else "."
         lines.append(text)
     for suspect, rungs in known.groupby("suspect", sort=False)["rung"]:

@@ -377,7 +377,8 @@ def test_a_kernel_is_stopped_where_the_gate_refused_it():
         "honest passes all steps; one_nan is refused at step 1, outputs right; changes_inputs is refused at "
         "step 2, inputs unchanged; ten_times is refused at step 4, outputs still right."
     )
-    assert found.svg().count(">passed<") == 4 + 0 + 1 + 3 and found.svg().count(">refused<") == 3
+    assert found.svg().count(">passed<") == 3 + 0 + 1 + 2 and found.svg().count(">refused<") == 3
+    assert found.svg().count(">time discarded<") == 1
 
     told = diagram.gate_steps(said[1:2], {"one_nan": "right but for one NaN"})
     assert told.says == "one_nan (right but for one NaN) is refused at step 1, outputs right."

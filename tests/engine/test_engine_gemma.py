@@ -13,6 +13,7 @@ from rooflab.errors import LaunchError, UsageError
 from rooflab.numerics import model_shapes, rotary
 from rooflab.ops import decoder, gemma_ops
 from rooflab.ops.decoder_operands import winner
+from rooflab.pages import lesson_08c_time
 from rooflab.paths import ROOT
 from test_engine_files import write_safetensors
 
@@ -69,6 +70,25 @@ def test_prompts_pieces_and_steps_agree_with_float64(format, head_format):
     assert one.position == one.state.position[0] == one.length[0] == one.place[0] + 1 == 14
     counted = {"fp16": "product fp16", "q8_0": "product mmq", "int4_g128": "product int4"}
     assert one.ran[counted[format]] and one.ran["attention window"] == 2 * one.ran["attention everything"]
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize(("format", "head_format"), FORMATS)
+def test_a_token_launches_what_lesson_08c_reads_off_the_source(format, head_format, monkeypatch):
+    """In its layers; before and after them a token launches a few more, which the lesson leaves out."""
+    one = gemma.Engine(SPEC, gemma.pack(SPEC, GET, format, head_format, capacity=16), blocks=3)
+    one.prefill(TOKENS[:3])
+    seen, launch = [], simt.Function.launch
+
+    def counting(function, *arguments, **named):
+        seen.append(function.entry)
+        launch(function, *arguments, **named)
+
+    monkeypatch.setattr(simt.Function, "launch", counting)
+    one.decode(1)
+    outside = 6 + (format == "q8_0")
+    assert len(seen) == lesson_08c_time.launches("gemma", format, MODEL.layers) + outside
+    assert lesson_08c_time.layer_of_gemma().count("_product") == 6
 
 
 def test_a_part_of_the_model_left_out_would_be_seen():

@@ -9,9 +9,9 @@ from rooflab.words import counted, listed, times
 
 # The states in the order in which a page shows them, and how it calls them.
 NAMES = {
-    "burst": "rested",
+    "burst": "burst",
     "after_cool": "behind copies",
-    "sustained": "by itself",
+    "sustained": "sustained",
     "after_hot": "behind matrix products",
 }
 DUEL = {

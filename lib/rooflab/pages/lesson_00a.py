@@ -27,7 +27,7 @@ def opening(lab: Lab) -> Opening:
         text += (
             f"{int(refusals['refused'].sum())} of {len(refusals)} kernels that cheat; only what passes it "
         )
-        text += "is timed."
+        text += "gets a published time."
     else:
         text = f"A wrong kernel can be fast. No kernel that cheats was tried on the {lab.run.gpu}: 0 refused."
     able = [
@@ -138,7 +138,9 @@ def cheats(lab: Any) -> Any:
     display.table(table, heads, caption="What the gate says of each CUDA cheat", folded=True)
     caught = f"{refusals.refused.sum()} of {len(refusals)} CUDA cheats"
     caught = caught if len(refusals) else "none of the CUDA cheats, which were not tried"
-    display.say(f"Refused: **{caught}**, each at the step drawn at the top. What is refused has no time.")
+    display.say(
+        f"Refused: **{caught}**, each at the step drawn at the top. What is refused gets no published time."
+    )
     return caught
 
 
@@ -209,8 +211,9 @@ def takeaway(caught: Any, proved: Any, ramp: Any, verdicts: Any) -> None:
     best = ramp.loc[ramp["median_us"].idxmin()]
     share = best["roof_fraction"]
     text = f"- The gate admitted {admitted} of {len(verdicts)} NumPy kernels, the honest one, and refused "
-    text += f"{caught}. What is refused is not timed.\n"
-    text += f"- The highest rate of saxpy, cold: {best['gb_s']:,.0f} GB/s, by {best['impl']}."
+    text += f"{caught}. What is refused gets no published time.\n"
+    text += f"- The highest rate of saxpy, cold, over {int(best['n']):,} elements: {best['gb_s']:,.0f} GB/s, "
+    text += f"by {best['impl']}."
     if share == share:
         text += f" That is {share:.0%} of its roof."
     text += f"\n- Counters {'can' if proved else 'cannot'} be read on this machine."

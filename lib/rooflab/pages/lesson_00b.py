@@ -92,6 +92,7 @@ def event_against_graph(times: Rows, handovers: Rows, probes: Rows) -> None:
         f"{added.min():.0f} to {added.max():.0f} µs; {eager:.1f} was predicted."
     )
     lonely = probes.set_index("case").median_us.get("touch/touch warm event", math.nan)
+    _graphs_own(times, handovers)
     off = added.median() / eager
     display.say(
         "The prediction holds."
@@ -100,6 +101,29 @@ def event_against_graph(times: Rows, handovers: Rows, probes: Rows) -> None:
         "the host can call. It did not measure how long one call takes to arrive: `event` reads "
         f"{lonely:.0f} µs even for an *empty* kernel, called once after a pause."
     )
+    left = small.event - lonely - small.graph
+    if left > 0:
+        display.say(
+            f"So of the {small.event:.1f} µs of `event` at {times.index[0]:,} elements, {lonely:.1f} are an "
+            f"empty kernel's, {small.graph:.1f} are the kernel by `graph`, and **{left:.1f} remain "
+            "unexplained**."
+        )
+
+
+def _graphs_own(times: Rows, handovers: Rows) -> None:
+    """Say how much of the graph clock's time is the launch, and from which size on it is little."""
+    node, small = handovers.median_us["node of a graph"], times["graph"].iloc[0]
+    text = (
+        f"`graph` holds a launch, too: a node with an *empty* kernel takes {node:.2f} µs, its run included, "
+    )
+    text += f"of the {small:.2f} µs at {times.index[0]:,} elements. "
+    trusted = times.index[node < 0.05 * times["graph"]]
+    text += (
+        f"Of the sizes in the table it is less than a twentieth from {trusted[0]:,} on."
+        if len(trusted)
+        else ""
+    )
+    display.say(text.strip())
 
 
 def profilers(times: Rows) -> None:
@@ -324,7 +348,7 @@ def prices_compared(handovers: Rows, sms: int) -> None:
         f"The cheapest eager call here, {calls.idxmin().removeprefix('eager call, ')}, takes {first} times "
         "as long as a graph node. This course's own launcher, which checks every operand, takes "
         f"{ours} times as long. A grid barrier over {sms} blocks takes {barriers} times as long as ending a "
-        "kernel and starting the next node."
+        "kernel and starting the next node. [Lesson 08](08_decoder.ipynb) weighs both in a decoder."
     )
 
 
@@ -376,8 +400,8 @@ def takeaway(times: Rows, sides: Rows, handovers: Rows) -> None:
     low, high, node = calls.min(), calls.max(), us["node of a graph"]
     floor = ""
     if node > 0.5 * small.graph:
-        floor = f" But of its {small.graph:.2f} µs an empty node takes {node:.2f}, so at this size `graph`, "
-        floor += "too, reads mostly the launch."
+        floor = f" But of its {small.graph:.2f} µs a node with an empty kernel takes {node:.2f}, so at this "
+        floor += "size `graph`, too, reads mostly what any kernel costs."
     display.say(
         f"- Ask `graph` how fast a kernel is. For a small one `event` says "
         f"{plot.number(small.event / small.graph)} times as much: it times the launch, too.{floor}\n"

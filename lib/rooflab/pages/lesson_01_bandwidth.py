@@ -27,22 +27,21 @@ def bounds(dram_sheet: Any, large: Any) -> None:
     display.table(bounds, names, {"gb": "{:.2f}", "us": "{:,.0f}"})
 
 
-def needed(chase: Any, dram_sheet: Any, gpu: Any, sms: Any) -> Any:
+def needed(chase: Any, dram_sheet: Any, gpu: Any, sms: Any, here: Lab) -> Any:
     """Say how many bytes the memory needs in flight; the latency in nanoseconds that this follows from."""
     latency = environment.latency_ns(chase) or float("nan")
     need = roofline.bytes_in_flight(dram_sheet, latency)
-    each, wide = need / sms / 4, need / sms / 16
+    each, wide, slots = need / sms / 4, need / sms / 16, _slots(here)
     text = (
         f"On the {gpu} a load from DRAM takes {latency:.0f} ns. At {dram_sheet:,.0f} GB/s, "
         f"**{need / 2**20:.1f} MiB** must be under way at every moment: "
         f"**{need / sms / 1024:.3g} KiB on each of {sms} SMs**. With one 4-byte load a "
         f"thread that takes {each:,.0f} threads an SM, with one 16-byte load {wide:,.0f}. "
-        "An SM holds 1,024 to 2,048 threads, depending on the model. "
+        f"An SM of this GPU holds {slots:,} threads. "
     )
-    if wide < 1024 and each > 2048:
-        text += (
-            f"So one small load a thread cannot keep this memory busy: 2,048 threads reach {2048 / each:.0%} "
-        )
+    if wide < slots < each:
+        text += "So one small load a thread cannot keep this memory busy: they reach "
+        text += f"{slots / each:.0%} "
         text += "of its bandwidth at most. A wide load may, by this count."
     display.say(text)
     return latency, need
@@ -131,6 +130,10 @@ _SLOTS = {
 }  # of an SM, by capability; else 2048
 
 
+def _slots(here: Lab) -> int:
+    return _SLOTS.get(str(here.run["compute_capability"]), 2048)
+
+
 def explained(counted: Any) -> None:
     """Say whether the counters explain the first rung's time."""
     found = counted[counted["operator"] == "read"]
@@ -162,7 +165,7 @@ def held(slow: Any, each: float, slots: int) -> diagram.Held | None:
 def why_slow(counted: Any, need: float, sms: int, here: Any) -> None:
     """Draw and say what keeps the first rung from the bytes in flight that it could have."""
     found = counted[counted["operator"] == "read"]
-    slots, each = _SLOTS.get(str(here.run["compute_capability"]), 2048), need / sms
+    slots, each = _slots(here), need / sms
     one = held(found.iloc[0], each, slots) if len(found) else None
     if one is None:
         return
@@ -174,9 +177,11 @@ def why_slow(counted: Any, need: float, sms: int, here: Any) -> None:
     text += (
         f"end all the time, and others start in their place. And its rate needs only {one.held / 1024:.1f} "
     )
-    text += f"KiB under way, {waits} of what the filled slots could hold. The rest is lost in two ways: a "
-    text += "thread also starts, takes part in five shuffles and a barrier, and ends; and under load a load "
-    text += "takes longer than a lone one (next section)."
+    text += (
+        f"KiB under way, {waits} of what the filled slots could hold: a thread also starts, takes part in "
+    )
+    text += f"five shuffles and a barrier, and ends. **{one.most / each:.0%} × {filled} × {waits} is "
+    text += f"{one.held / each:.0%}**, the share of the datasheet's bandwidth that the counters give it."
     display.say(text)
     _second(found, each, slots)
 
@@ -193,7 +198,7 @@ def _second(found: Any, each: float, slots: int) -> None:
         text += (
             f"than the lone latency asks for. Still it keeps DRAM only {busy:.0f}% busy, the busiest rung "
         )
-        text += f"{most:.0f}%. In a stream a load takes longer than a lone one: see the next section."
+        text += f"{most:.0f}%. Find {could / 1024:.0f} KiB on the measured curve of the next section."
         display.say(text)
 
 
@@ -204,9 +209,14 @@ def in_flight(dram_sheet: Any, gpu: Any, here: Any, large: Any, latency: Any, sm
     read_roof = here.roof["dram_read"].value
     title = "read/4_grid against Little's law"
     fig, ax = plot.figure("bytes in flight on each SM", "GB/s", title, xlog=True)
-    plot.series(ax, sweep["bytes_per_sm"], sweep["little_gb_s"], label="predicted")
+    bend = roofline.bytes_in_flight(dram_sheet, latency) / sms
+    sizes, rates = list(sweep["bytes_per_sm"]), list(sweep["little_gb_s"])
+    if min(sizes) < bend < max(sizes):  # where the law reaches the datasheet's bandwidth
+        sizes, rates = [*sizes, bend], [*rates, dram_sheet]
+        plot.roof_line(ax, bend, f"Little's law: {bend / 1024:.3g} KiB", vertical=True)
+    plot.series(ax, sizes, rates, label="predicted")
     plot.series(ax, sweep["bytes_per_sm"], *plot.band(sweep), label="measured")
-    plot.roof_line(ax, read_roof, f"measured roof {read_roof:,.0f} GB/s")
+    plot.roof_line(ax, read_roof, f"roof {read_roof:,.0f} GB/s")
     plot.size_ticks(ax, sweep["bytes_per_sm"])
     plot.label_ends(ax)
     plot.show(fig, f"Bytes in flight on {gpu}, {plot.dates(sweep)}: {_steps(sweep, read_roof)}.")
@@ -262,20 +272,22 @@ def loaded(gpu: Any, sweep: Any, latency: Any, need: Any, read_roof: Any, sms: A
     return ok
 
 
+def _faster_alone(here: Lab, large: int, others: dict[str, Rows]) -> Any:
+    """The best of the libraries' copies called alone, where it is faster than all of them in a graph."""
+    eager = _copies_called(here, large)
+    chained = others["copy"][others["copy"]["kind"] != "own"]
+    slower = len(eager) and len(chained) and eager["gb_s"].max() > 1.1 * chained["gb_s"].max()
+    return eager.loc[eager["gb_s"].idxmax()] if slower else None
+
+
 def standings(here: Any, large: Any, others: Any) -> None:
     """Say whether more bytes in flight help copy, and what the library's copies reach by another clock; fold
     how the ladders of write, copy and triad stand.
     """
-    text = ""
-    eager = _copies_called(here, large)
-    chained = others["copy"][others["copy"]["kind"] != "own"]
-    if len(eager) and len(chained) and eager["gb_s"].max() > 1.1 * chained["gb_s"].max():
-        best = eager.loc[eager["gb_s"].idxmax()]
-        text = (
-            f"Compare with `{best['impl']}` *called alone*, {eager['gb_s'].max():,.0f} GB/s: as nodes of a "
-        )
-        text += "graph the libraries' copies run slower, for a reason that no trace here shows "
-        text += "([lesson 01b](01b_roofs.ipynb)). "
+    text, best = "", _faster_alone(here, large, others)
+    if best is not None:
+        text = f"Compare with `{best['impl']}` *called alone*, {best['gb_s']:,.0f} GB/s: as nodes of a "
+        text += "graph the libraries' copies run slower. "
     copy = others["copy"][others["copy"]["kind"] == "own"].set_index("impl")
     if {"2_vector", "3_in_flight"} <= set(copy.index):
         slower = clock.faster(copy.loc["2_vector"], copy.loc["3_in_flight"])
@@ -310,35 +322,50 @@ def suspects(counted: Any) -> Any:
     return accused
 
 
-def unsolved(accused: Any, counted: Any, gpu: Any, l2: Any) -> None:
-    """Say for how many rungs a counter speaks; fold which, their counters, and what is odd about write."""
+def unsolved(accused: Any, read: Rows, here: Lab, large: int, others: dict[str, Rows]) -> None:
+    """List what this page leaves open."""
+    lines = ["Why a load takes longer in a stream than alone, even where few bytes are under way."]
+    peers, own = read[read["kind"] != "own"], read[read["kind"] == "own"]
+    if len(peers) and peers["gb_s"].max() < 0.5 * own["gb_s"].max():
+        best = peers.loc[peers["gb_s"].idxmax()]
+        lines.append(
+            f"Why `{best['impl']}` reaches {best['gb_s']:,.0f} GB/s: that it adds in 64 bits may be a part."
+        )
+    if _faster_alone(here, large, others) is not None:
+        lines.append("Why the libraries' copies are slower in a graph ([lesson 01b](01b_roofs.ipynb)).")
+    if len(left := accused[accused["suspect"] == "none of these"]):
+        lines.append(
+            f"Why {listed(f'`{rung}`' for rung in left['rung'])} {'is' if len(left) == 1 else 'are'} slower "
+            "than the best of the ladder: the counters show the same bytes, as well coalesced, on SMs as "
+            "full. A **hypothesis**: DRAM loses time when it opens another page or turns from reading to "
+            "writing, and the rungs differ in the order of their accesses."
+        )
+    display.say("\n".join(f"- {line}" for line in lines))
+
+
+def by_counters(accused: Any, counted: Any, gpu: Any, l2: Any) -> None:
+    """Fold for which slower rungs a counter speaks, their counters, and what is odd about write."""
     open_cases, lines = accused[accused["suspect"] == "none of these"], []
     known = accused[accused["suspect"] != "none of these"]
     if len(accused):
         why = listed(dict.fromkeys(known["suspect"].str.split(" and ").explode()))
         sized = plot.size_text(4 * bandwidth.PROFILE_SIZE)
-        text = f"Counted on {sized} an array: {len(known)} of {len(accused)} slower rungs show it"
-        text += f" ({why.replace(' and ', ' or ')}). " if len(known) else ". "
-        if len(open_cases):
-            text += f"For the other {len(open_cases)} " if len(known) else "For all of them "
-            text += "the counters explain nothing: the same bytes, as well coalesced, on SMs as full."
-        display.say(text.strip())
+        text = f"Counted on {sized} an array: {len(known)} of {len(accused)} slower rungs differ from their "
+        text += "ladder's best in a counter"
+        text += f" ({why.replace(' and ', ' or ')})." if len(known) else "."
+        lines.append(text)
     for suspect, rungs in known.groupby("suspect", sort=False)["rung"]:
         lines.append(f"{suspect}: {listed(f'`{rung}`' for rung in rungs)}.")
     if len(open_cases):
-        lines.append(
-            f"No counter: {listed(f'`{rung}`' for rung in open_cases['rung'])}. A **hypothesis** "
-            "remains: DRAM loses time when it opens another page or turns from reading to writing, and the "
-            "rungs differ in the order of their accesses."
-        )
+        lines.append(f"No counter: {listed(f'`{rung}`' for rung in open_cases['rung'])}.")
     writes = counted[counted["operator"] == "write"]
     if len(writes):
         left = (writes["predicted_bytes"] - writes["dram_bytes"]).median()
         if 0.02 * writes["predicted_bytes"].median() < left < l2:
             lines.append(
                 f"An oddity of `write`: on the {gpu} {left / 1e6:.0f} MB of what it wrote "
-                f"had not reached DRAM when counting stopped. The L2 holds {l2 / 1e6:.0f} "
-                "MB, so they fit there. In the timed chain every launch must first push "
+                f"had not reached DRAM when counting stopped. The L2 holds {plot.size_text(l2)}, "
+                "so they fit there. In the timed chain every launch must first push "
                 "out what the one before it left."
             )
     names = {"rung": "Rung", "time": "Time", "traffic": "DRAM bytes"}

@@ -11,7 +11,7 @@ import rooflab.lab
 from rooflab.analysis import ablation
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import Opening, Rows, bars, facts
+from rooflab.pages import Opening, Rows, bars, facts, lesson_08c_time
 from rooflab.records.store import Store
 from rooflab.studies import decode, prefill
 from rooflab.view import diagram, display, explorer, plot
@@ -35,7 +35,9 @@ def opening(rows: Rows, here: Lab) -> Opening:
     """The first screen: Gemma's rates beside what its bytes allow."""
     best, gpu = rows.sort_values("tok_s").iloc[-1], here.run.gpu
     text = f"On the {gpu} the kernels of lessons 03 to 06 run Gemma 4 E4B at {best['tok_s']:,.0f} tokens "
-    text += f"a second in {best['weights_as']}, {best['roof_fraction']:.0%} of the read roof."
+    text += f"a second in {best['weights_as']}. In {listed(dict.fromkeys(rows['weights_as']))} they reach "
+    text += f"{_range(rows['roof_fraction'])} of what its bytes allow; a token is {_launches(rows)} "
+    text += "launches."
     able = (
         "count the cache bytes of a model with windows and shared caches",
         "carry a bound over to a model of another kind, and judge it",
@@ -51,6 +53,19 @@ def opening(rows: Rows, here: Lab) -> Opening:
     ax.set_xlim(0, 1.05 * float(bound.max()))
     fig.legend(loc="outside lower center", fontsize=8, frameon=False)
     return text, able, (fig, said)
+
+
+def _launches(rows: Rows) -> str:
+    """The launches of a token, from the fewest to the most of the formats."""
+    layers = model_shapes.get(decode.GEMMA).layers
+    counts = sorted({lesson_08c_time.launches("gemma", form, layers) for form in rows["format"]})
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+
+
+def _range(shares: Rows) -> str:
+    """Shares from the least to the most: "28% to 35%", or one where they are equal."""
+    low, high = f"{shares.min():.0%}", f"{shares.max():.0%}"
+    return low if low == high else f"{low} to {high}"
 
 
 def run_facts(lab: Lab) -> None:
@@ -75,7 +90,8 @@ def layers_drawn(gemma: model_shapes.Model) -> None:
         columns=["width of a head", "sees", "cache", "layers"],
     )
     order = ("layers", "width of a head", "sees", "cache")
-    caption = f"The kinds of layers of {gemma.name}, {gemma.layers} layers"
+    caption = f"The kinds of layers of {gemma.name}, {gemma.layers} layers; each attends by {gemma.heads} "
+    caption += f"query heads to {gemma.kv_heads} heads of keys and values (KV heads)"
     display.table(table, {name: name for name in order}, caption=caption, folded=True)
 
 
@@ -89,9 +105,8 @@ def cache_read(gemma: model_shapes.Model, plain: model_shapes.Model) -> None:
     heads = {"n": "context", "gemma": f"{gemma.name}, MB", "all": "without windows, MB"}
     heads |= {"plain": f"{plain.name}, MB"}
     forms = {"n": "{:,}"} | dict.fromkeys(("gemma", "all", "plain"), "{:,.1f}")
-    middle = decode.PROMPT + decode.STEPS // 2
-    caption = "Cache read for the token after so many others. Lesson 08 counts the middle token of a "
-    caption += f"generation, after {middle}: {model_shapes.kv_read_bytes(plain, middle) / 1e6:.1f} MB"
+    caption = "Cache read for one token: for each layer 2 (keys, values) × 2 bytes × KV heads "
+    caption += f"({gemma.name} {gemma.kv_heads}, {plain.name} {plain.kv_heads}) × head width × tokens seen"
     display.table(cache, heads, forms, caption)
 
 
@@ -113,7 +128,7 @@ def rates(rows: Rows, here: Lab) -> None:
     here_ = rows[rows["format"].isin(before.index)].groupby("format", sort=False)["roof_fraction"].min()
     if len(here_):
         said = listed(
-            f"{share:.0%} in {ablation.FORMATS[form]} (`products`: {before[form]:.0%})"
+            f"{share:.0%} in {ablation.FORMATS[form]} (Qwen by `products`: {before[form]:.0%})"
             for form, share in here_.items()
         )
         nearer = (here_ > before[here_.index]).all()
@@ -163,11 +178,18 @@ def prompt_ladder(lab: Lab, known: Store) -> None:
         beside = ablation.beside(lab.measure("prefill", steps), known)
     heads = {"step": "step", "theirs": "published, RTX 4070 Ti", "ours": f"here, {lab.run.gpu}"}
     display.table(beside, heads, dict.fromkeys(("theirs", "ours"), "{:.2f} ×"))
-    if (beside["ours"] > 2 * beside["theirs"]).any():
-        display.say(
-            "Factors do not carry over. Where the two differ most, embeddings decide: here Python launched "
-            "one for each token before the layers began ([lesson 08b](08b_prefill.ipynb))."
-        )
+    ratio = beside["ours"] / beside["theirs"]
+    if (ratio > 2).any():
+        text = "Factors do not carry over. "
+        alone = beside["step"].str.startswith("embeddings")
+        if (ratio[alone] > 2).any():
+            text += f"Embeddings in one launch bring {beside.loc[alone, 'ours'].iloc[0]:.2f} × here: before, "
+            text += "Python launched one for each token ([lesson 08b](08b_prefill.ipynb)). "
+        shown, whole = beside["ours"].iloc[:-1].prod(), beside["ours"].iloc[-1]
+        if len(beside) > 1 and whole > shown:
+            text += "The last row is the whole ladder. Here it is more than the product of the rows above, "
+            text += f"{shown:.1f} ×: it also holds the steps between them."
+        display.say(text)
 
 
 def takeaway(rows: Rows, here: Lab) -> None:
@@ -175,7 +197,8 @@ def takeaway(rows: Rows, here: Lab) -> None:
     display.say(
         f"- A decoder of another kind runs on the same kernels at {rows['roof_fraction'].min():.0%} to "
         f"{rows['roof_fraction'].max():.0%} of its roof on the {here.run.gpu}, one launch for each kernel.\n"
-        "- Windows and shared caches bound what a long context costs; count them layer by layer.\n"
+        "- Windows bound the bytes that a long context costs. Shared caches save memory and no reads: a "
+        "layer reads an earlier layer's cache as if it were its own.\n"
         "- A factor that a step brought elsewhere is no prediction: it depends on what was slow there."
     )
 

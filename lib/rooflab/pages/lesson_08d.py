@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rooflab import claims, engine
 from rooflab.analysis import ablation
 from rooflab.lab import Lab
-from rooflab.pages import Opening, Rows, facts
+from rooflab.pages import Opening, Rows, facts, lesson_08d_faults
 from rooflab.studies import decode, decode_checks
 from rooflab.view import diagram, display, explorer, plot
 from rooflab.view.explorer_facts import SAYS
@@ -53,12 +53,14 @@ def opening(asked: Answers) -> Opening:
     within = int((paths["share"] <= 1).sum())
     text = f"On the {gpu} "
     text += "all" if within == len(paths) else f"{within} of"
-    text += f" {len(paths)} paths stay under the allowed error, twice that of a "
-    text += f"baseline; the worst reaches {paths['share'].max():.0%} of it"
+    text += f" {len(paths)} paths stay within the allowed error, twice that of plain arithmetic; the worst "
+    text += f"reaches {paths['share'].max():.0%} of it"
+    if (least := lesson_08d_faults.planted().least()) > 1:
+        text += f", the smaller of two planted faults {least:.0%}"
     repeated = asked.checks[asked.checks["question"] == "repeated"]
     if len(repeated) and (repeated["distinct"] == 1).all():
-        text += f". Of {listed(_repeated_by(repeated))}, {int(repeated['runs'].min()):,} generations each "
-        text += "are identical"
+        text += f". In {int(repeated['runs'].min()):,} generations in each format a prompt always gave the "
+        text += "same tokens"
     able = [
         "compare a fast path with float64, and allow what rounding needs",
         "ask a path the same thing a thousand times, and read what it answers",
@@ -69,13 +71,6 @@ def opening(asked: Answers) -> Opening:
     caption = f"{title}, on {gpu}, {plot.dates(asked.found)}: {len(paths)} paths, "
     caption += f"the worst {worst['impl']} in {worst['weights_as']} at {worst['share']:.0%}."
     return f"{text}.", able, (_distances(paths, title), caption)
-
-
-def _repeated_by(repeated: Rows) -> list[str]:
-    """The paths that repeated a generation, by rung and weights."""
-    return [
-        f"`{impl}` in {listed(mine['weights_as'])}" for impl, mine in repeated.groupby("impl", sort=False)
-    ]
 
 
 def _distances(paths: Rows, title: str) -> Figure:
@@ -107,28 +102,37 @@ def run_facts(lab: Lab, asked: Answers) -> None:
 
 
 def judged_drawn(asked: Answers) -> None:
-    """Draw how a path is judged: how far from float64 the baseline is, twice as far, and the worst path."""
+    """Draw how a path is judged: how far from float64 the baseline is, twice as far, the worst path, and
+    faults planted in a small decoder.
+    """
     worst = asked.paths.sort_values("share").tail(1)
     lines = [
         diagram.Line(
-            f"{row['weights_as']} weights, the worst path: distance from float64's logits",
-            "{:.3f}",
+            f"The worst path, {row['impl']} in {row['weights_as']}: distance from float64's logits",
+            "2 × baseline = {:.3f}",
             ("<", float(row["allowed"])),
             None,
-            [(float(row["allowed"]) / 2, "baseline"), (float(row["largest error"]), str(row["impl"]))],
+            [
+                (float(row["allowed"]) / 2, f"baseline: {row['allowed'] / 2:.3f}"),
+                (float(row["largest error"]), f"{row['impl']}: {row['largest error']:.3f}"),
+            ],
         )
         for _, row in worst.iterrows()
     ]
-    if lines:
-        diagram.number_lines(lines, "How a path is judged: twice the baseline's error is allowed").show()
+    lines += lesson_08d_faults.lines()
+    called = {"holds": "passes", "refuted": "judged wrong"}
+    title = "How a path is judged: twice the baseline's error is allowed"
+    diagram.number_lines(lines, title, called).show()
+    display.say(lesson_08d_faults.told())
 
 
 def every_path(asked: Answers) -> None:
     """Show each path's answers, folded, and say in words what they come to."""
     paths = asked.paths
-    heads = {"impl": "path", "weights_as": "weights", "ran": "ran", "ran instead": "another ran"}
-    heads |= {name: name for name in ("largest error", "allowed", "from transformers")}
-    heads |= {"top 5": "of the top 5", "same bits": "same bits, %"}
+    heads = {"impl": "path", "weights_as": "weights", "ran": "ran, times", "ran instead": "fallback ran"}
+    heads |= {name: name for name in ("largest error", "allowed")}
+    heads |= {"from transformers": "distance from transformers (FP16)"}
+    heads |= {"top 5": "of the top 5", "same bits": "bits as the plainest path, %"}
     forms = dict.fromkeys(("ran", "ran instead", "top 5", "same bits"), "{:.0f}")
     forms |= dict.fromkeys(("largest error", "allowed", "from transformers"), "{:.4f}")
     table = paths.assign(**{"same bits": 100 * paths["same bits"]})
@@ -138,14 +142,16 @@ def every_path(asked: Answers) -> None:
     if len(beside):
         display.say(
             f"In FP16 no logit is further than {beside.max():.3f} from what transformers gives for the same "
-            "weights, which rounds as often and in other places."
+            "weights, whose steps round their results, too, but at other steps."
         )
     equal = paths[(paths["same bits"] == 1) & paths["impl"].isin(decode.RUNGS)]
     names = [
         f"{weights} " + listed(f"`{impl}`" for impl in mine["impl"])
         for weights, mine in equal.groupby("weights_as", sort=False)
     ]
-    text = "*Same bits* compares a path's logits with those of the plainest path of its kind, "
+    text = (
+        "*Bits as the plainest path* compares a path's logits with those of the plainest path of its kind, "
+    )
     text += f"`{decode.RUNGS[0]}` for the rungs: sums in another order differ in the last bit and are no "
     text += "less right."
     if names:
@@ -159,7 +165,8 @@ def _agreement(paths: Rows) -> None:
     display.say(
         f"{int((paths['share'] <= 1).sum())} of {len(paths)} paths lie within what is allowed, the worst at "
         f"{paths['share'].max():.0%} of it. The likeliest token differs on {others} of them, near-ties "
-        f"aside; the largest error of a logit is {paths['largest error'].max():.3f}. Each path ran "
+        "aside (float64's two likeliest within twice the path's error of each other); the largest error of "
+        f"a logit is {paths['largest error'].max():.3f}. Each path ran "
         f"{'once' if least == 1 else f'{least} times'} or more often, and "
         f"{int((paths['ran instead'] > 0).sum()) or 'none'} let another run in its place."
     )
@@ -211,7 +218,9 @@ def verdicts(asked: Answers, lab: Lab) -> Rows:
     kept = table["word"] != claims.UNRECORDED
     table["found"] = (table["quantity"] + ": " + table["measured"].astype(str)).where(kept, "")
     heads = {"says": "asked", "found": "measured", "holds": "holds"}
-    display.table(table, heads, caption=f"Requirements of a decoder, as measured on the {lab.run.gpu}")
+    caption = f"Requirements of a decoder, as measured on the {lab.run.gpu}. They are the sources' own; this "
+    caption += f"page allows a logit at most {asked.paths['allowed'].max():.2f}"
+    display.table(table, heads, caption=caption)
     return judged
 
 
@@ -222,7 +231,7 @@ _SWITCHES = {
     "attention": "attention of a prompt: a rung of lesson 06, or torch's",
     "mmq": "a prompt's products read quantised weights, or make FP16 weights of them first",
     "embed": "all embeddings of a prompt in one launch, or one launch each",
-    "fused": "on Hopper: products by blocks that stay, gating in them",
+    "fused": "on Hopper: products whose blocks take tile after tile and apply the MLP's gating themselves",
 }
 
 

@@ -19,6 +19,7 @@ STEPS = (
     ("timed", ""),
     ("outputs still right", "after timing"),
 )
+_TIMED = 2  # the step that gives a time; of a kernel that a later step refuses it is discarded
 
 
 def gate_steps(said: Sequence[tuple[str, str]], does: Mapping[str, str] | None = None) -> Drawing:
@@ -39,6 +40,8 @@ def gate_steps(said: Sequence[tuple[str, str]], does: Mapping[str, str] | None =
         at = next((k for k, (_, word) in enumerate(STEPS) if word and word in sentence), len(STEPS))
         for k in range(len(STEPS)):
             text, fill = ("passed", SKY) if k < at else ("refused", AMBER) if k == at else ("", NONE)
+            if k == _TIMED and k < at:
+                text = "timed" if at == len(STEPS) else "time discarded"
             canvas.cell(left + k * wide + 2, y, wide - 4, high, text, fill)
         end = "passes all steps" if at == len(STEPS) else f"is refused at step {at + 1}, {STEPS[at][0]}"
         words.append(f"{name} ({does[name]}) {end}" if name in does else f"{name} {end}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rooflab.errors import UsageError
@@ -45,18 +45,20 @@ class Line(NamedTuple):
         return next(word for word, end in self.zones() if value <= end)
 
 
-def number_lines(lines: Sequence[Line], title: str) -> Drawing:
+def number_lines(lines: Sequence[Line], title: str, called: Mapping[str, str] | None = None) -> Drawing:
     """A number line a claim, one below the other: its stretches where the claim holds, falls short and is
-    refuted, the two bars between them, and a mark with its words at each value.
+    refuted (`called` gives these other words), the two bars between them, and a mark with its words at each
+    value.
     """
     canvas, y, said = Canvas(), 0.0, []
+    called = {word: word for word in _FILLS} | dict(called or {})
     for line in lines:
         canvas.text(0, y + 12, line.says, bold=True)
         place = _scale(line)
         top, at = y + 38, 0.0
         for word, end in line.zones():
             stop = svg.WIDTH if end == math.inf else place(end)
-            canvas.cell(at, top, stop - at, 26, word, _FILLS[word], svg.TEXT)
+            canvas.cell(at, top, stop - at, 26, called[word], _FILLS[word], svg.TEXT)
             if end != math.inf:
                 canvas.line([(stop, top - 6), (stop, top + 26)], 1.6)
                 canvas.text(stop, top - 9, line.form.format(end), svg.SMALL + 1, "middle")
@@ -65,9 +67,10 @@ def number_lines(lines: Sequence[Line], title: str) -> Drawing:
             canvas.text(svg.WIDTH, y + 12, "logarithmic scale", svg.SMALL, "end")
         _ticked(canvas, line, place, top + 26)
         y = _marked(canvas, line, place, top + 38) + 30
-        bars = [f"holds {line.bar[0]} {line.form.format(line.bar[1])}"]
-        bars += [f"refuted {line.refuted[0]} {line.form.format(line.refuted[1])}"] if line.refuted else []
-        marks = [f"{words} ({line.word(value)})" for value, words in line.marks]
+        bars = [f"{called[HOLDS]} {line.bar[0]} {line.form.format(line.bar[1])}"]
+        if line.refuted:
+            bars.append(f"{called[REFUTED]} {line.refuted[0]} {line.form.format(line.refuted[1])}")
+        marks = [f"{words} ({called[line.word(value)]})" for value, words in line.marks]
         said.append(f"{line.says}: {', '.join(bars)}; {'; '.join(marks)}")
     return single(title, ". ".join(said) + ".", canvas)
 

@@ -19,6 +19,18 @@ from rooflab.view.diagram.svg import AMBER, BLUE, NONE, SKY, Canvas, Drawing, si
 
 _WIDE = 700.0  # of the roofline: the first page's text
 _LEADER = 17.0  # from a numbered point to its number
+# What the numbered operators do, in words that a reader of the first page knows.
+WORDS = {
+    "attention": "attention, a prompt",
+    "decode_attention": "attention, one token",
+    "gemv": "matrix × vector, FP32",
+    "gemv_rows": "matrix × vector, FP16",
+    "int4": "4-bit matrix × vector",
+    "mmq": "8-bit matrix × prompt",
+    "q8_0": "8-bit matrix × vector",
+    "saxpy": "a·x + y of vectors",
+    "triad": "b + s·c of vectors",
+}
 _TENSOR = {"fp16_tensor": "FP16 tensor", "int8_tensor": "int8 tensor", "fp32": "FP32"}
 
 
@@ -116,7 +128,7 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
             x + 4 * beyond, y + (10 if y > spots[k][1] else -2), f"{k + 1}", svg.SMALL, "middle", bold=True
         )
         down, column = divmod(k, across)
-        words = f"{row['operator']} {row['roof_fraction']:.0%}"
+        words = f"{WORDS.get(str(row['operator']), row['operator'])} {row['roof_fraction']:.0%}"
         canvas.text(
             column * _WIDE / across + 14, bottom + 54 + 18 * down, f"{k + 1}", svg.SMALL, "end", bold=True
         )

@@ -63,9 +63,7 @@ def fixed_chart(products: Rows, timed: Rows, gpu: str, read: float) -> tuple[Fig
     ax.set_xlim(0, 1.05 * max(float(inside.us.max()), float(bytes_us.max()) + fixed))
     plot.key_below(ax)
     off = ((bytes_us + fixed) / inside.us - 1).abs()
-    text = (
-        f"{title}: cuBLAS, {gpu}, {plot.dates(timed)}. Bars: a fit to products timed alone; marks: `nsys`, "
-    )
+    text = f"{title}: cuBLAS, {gpu}, {plot.dates(timed)}. Bars: a fit to products timed alone; marks: nsys, "
     return fig, f"{text}{off.median():.0%} from the bars in the median, {off.max():.0%} at most."
 
 

@@ -325,21 +325,21 @@ def shown(claims: Iterable[Claim]) -> Iterator[tuple[str, Claim, Test]]:
 
 
 def listed(table: pd.DataFrame) -> str:
-    """A board as a Markdown list, a claim an item with its restatements under it: sentences, which in a
-    narrow window a table would break into columns of single words.
-    """
-    lines = []
+    """A board as a Markdown table, a claim a row with its restatements under it."""
+    lines = ["| Claim | Verdict | It says | Measured (bar) |", "|:--|:--|:--|:--|"]
     for _, claim in table[table["restates"] == ""].iterrows():
-        lines.append(_item(claim))
+        lines.append(_item(f"**{claim['id']}**", claim, claim["says"]))
         for _, again in table[table["restates"] == claim["id"]].iterrows():
-            lines.append(f"    {_item(again)} Why restated: {again['reason']}.")
+            lines.append(_item(again["id"], again, f"{again['says']} *Why restated:* {again['reason']}."))
     return "\n".join(lines)
 
 
-def _item(row: pd.Series) -> str:
-    subject = f"`{row['subject']}`" if "_" in row["subject"] else row["subject"]
-    found = f"{subject}, {row['quantity']}: {row['measured']}; predicted {row['bars']}"
-    return f"- **{row['id']}: {row['word']}.** {row['says']} *{found}.*"
+def _item(id: str, row: pd.Series, says: str) -> str:
+    subject = (
+        f"`{row['subject']}`, " if "_" in row["subject"] else f"{row['subject']}, " * bool(row["subject"])
+    )
+    found = f"{subject}{row['quantity']}: {row['measured']} ({row['bars']})"
+    return f"| {id} | {row['word']} | {says} | {found} |"
 
 
 def powers(claims: Iterable[Claim], evidence: Evidence, subjects: Iterable[str]) -> pd.DataFrame:

@@ -36,10 +36,8 @@ def opening(gpu: str, hypotheses: Rows, tests: Rows, evidence: Evidence) -> Open
     text += "and put its test to a bad kernel"
     tested, meant = (claims.judge(_TESTS[id], evidence) for id in ("H1", "H1 sufficient"))
     if (tested.word, meant.word) == (claims.HOLDS, claims.REFUTED):
-        text += (
-            f". H1 claims bandwidth and tests sectors: its kernel uses {tested.measured} of them and reaches "
-        )
-        text += f"{meant.measured} of the bandwidth"
+        text += f". H1 claims bandwidth and tests sectors: its kernel uses {tested.measured} of their bytes "
+        text += f"and reaches {meant.measured} of the bandwidth"
     able = [
         "see before measuring that a bar asks for more than the memory has",
         "check that a test measures the quantity that the claim names",

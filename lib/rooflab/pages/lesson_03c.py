@@ -30,20 +30,19 @@ def _group(name: str) -> list[claims.Claim]:
 
 def opening(gpu: str, hypotheses: Rows, tests: Rows, evidence: Evidence) -> Opening:
     """The first screen: what refutes a claim, with one claim as the example, and how many hold as stated."""
-    text = (
-        "It takes three checks: ask what its bar demands of the memory, measure the quantity that it names, "
-    )
-    text += "and put its test to a bad kernel"
     tested, meant = (claims.judge(_TESTS[id], evidence) for id in ("H1", "H1 sufficient"))
+    text = _score(gpu, _stated(hypotheses, tests))
     if (tested.word, meant.word) == (claims.HOLDS, claims.REFUTED):
-        text += f". H1 claims bandwidth and tests sectors: its kernel uses {tested.measured} of their bytes "
-        text += f"and reaches {meant.measured} of the bandwidth"
+        text += f" H1 claims bandwidth and tests sectors: its kernel uses {tested.measured} of their bytes "
+        text += f"and reaches {meant.measured} of the bandwidth."
+    text += " Three checks refute a claim: ask what its bar demands of the memory, measure the quantity that "
+    text += "it names, and put its test to a bad kernel."
     able = [
         "see before measuring that a bar asks for more than the memory has",
         "check that a test measures the quantity that the claim names",
         "try a test on a bad kernel, which it must fail",
     ]
-    return f"{text}. {_score(gpu, _stated(hypotheses, tests))}", able, _both_drawn(gpu, evidence)
+    return text, able, _both_drawn(gpu, evidence)
 
 
 def _stated(hypotheses: Rows, tests: Rows) -> Rows:

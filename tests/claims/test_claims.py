@@ -1,5 +1,6 @@
 """Claims: bars, the files they are written in, and rows made up so that every verdict comes out each way."""
 
+import html
 import math
 import re
 
@@ -635,13 +636,13 @@ def test_the_source_s_figures_come_from_the_published_tables():
 
 def test_a_list_says_what_a_board_says_with_restatements_under_their_claims():
     board = claims.board(claims.select(group="hypothesis"), coalescing.gather(lab.open("replay", "h200")))
-    lines = claims.listed(board).splitlines()
-    assert len(lines) == len(board)
+    _, head, *lines, _ = html.unescape(claims.listed(board)).splitlines()
+    assert len(lines) == len(board) and head.count("<th>") == 4
     under = ""
     for line in lines:
-        id = line.partition("**")[2].partition(":")[0]
+        id = line[len("<tr><td><b>") :].partition("<")[0]
         row = board.set_index("id").loc[id]
         assert all(row[name] in line for name in ("word", "says", "measured", "bars"))
-        assert line.startswith("    - ") == bool(row["restates"])
+        assert line.startswith("<tr><td><b>") != bool(row["restates"]) and line.count("<td>") == 4
         under = under if row["restates"] else id
         assert row["restates"] in ("", under) and row["reason"] in line

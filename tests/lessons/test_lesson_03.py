@@ -1,5 +1,7 @@
 """What lesson 03 claims of the recorded H200, and that its pages say what the rows say."""
 
+import html
+
 import pytest
 from pages_read import said
 from rooflab import claims, lab
@@ -321,7 +323,8 @@ def test_the_page_s_verdicts_are_those_of_the_rules(evidence):
     shown = said("03c_claims.ipynb").splitlines()
     for id, test in TESTS.items():
         found = claims.judge(test, evidence)
-        (line,) = (line for line in shown if line.strip().startswith(f"- **{id}: {found.word}.**"))
+        starts = tuple(f"<tr><td><{tag}>{id}</{tag}></td><td>{found.word}</td>" for tag in "bi")
+        (line,) = (html.unescape(line) for line in shown if line.startswith(starts))
         assert found.measured in line and test.bars() in line
 
 

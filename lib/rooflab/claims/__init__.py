@@ -23,6 +23,7 @@ fields of Test, its bars as bars.py writes them, and beside them the arguments o
 from __future__ import annotations
 
 import functools
+import html
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -325,21 +326,20 @@ def shown(claims: Iterable[Claim]) -> Iterator[tuple[str, Claim, Test]]:
 
 
 def listed(table: pd.DataFrame) -> str:
-    """A board as a Markdown list, a claim an item with its restatements under it: sentences, which in a
-    narrow window a table would break into columns of single words.
-    """
-    lines = []
+    """A board as an HTML table, a line a row, a claim's restatements under it."""
+    heads = "".join(f"<th>{head}</th>" for head in ("Claim", "Verdict", "It says", "Measured (bar)"))
+    lines = ['<table class="dataframe rooflab">', f"<tr>{heads}</tr>"]
     for _, claim in table[table["restates"] == ""].iterrows():
-        lines.append(_item(claim))
-        for _, again in table[table["restates"] == claim["id"]].iterrows():
-            lines.append(f"    {_item(again)} Why restated: {again['reason']}.")
-    return "\n".join(lines)
+        lines.append(_item("b", claim))
+        lines += [_item("i", again) for _, again in table[table["restates"] == claim["id"]].iterrows()]
+    return "\n".join([*lines, "</table>"])
 
 
-def _item(row: pd.Series) -> str:
-    subject = f"`{row['subject']}`" if "_" in row["subject"] else row["subject"]
-    found = f"{subject}, {row['quantity']}: {row['measured']}; predicted {row['bars']}"
-    return f"- **{row['id']}: {row['word']}.** {row['says']} *{found}.*"
+def _item(tag: str, row: pd.Series) -> str:
+    says = f"{row['says']} Why restated: {row['reason']}." if row["restates"] else row["says"]
+    found = f"{row['subject']}, {row['quantity']}: {row['measured']} ({row['bars']})"
+    cells = "".join(f"<td>{html.escape(text, quote=False)}</td>" for text in (row["word"], says, found))
+    return f"<tr><td><{tag}>{row['id']}</{tag}></td>{cells}</tr>"
 
 
 def powers(claims: Iterable[Claim], evidence: Evidence, subjects: Iterable[str]) -> pd.DataFrame:

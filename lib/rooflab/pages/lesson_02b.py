@@ -19,27 +19,26 @@ from rooflab.pages.lesson_02b_causes import blocks as blocks
 from rooflab.pages.lesson_02b_causes import plan as plan
 from rooflab.pages.lesson_02b_fixed import alone as alone
 from rooflab.pages.lesson_02b_fixed import beyond_bytes as beyond_bytes
+from rooflab.pages.lesson_02b_fixed import fixed_chart, fixed_said, laptop_line
 from rooflab.pages.lesson_02b_fixed import fixed_time as fixed_time
-from rooflab.pages.lesson_02b_fixed import laptop_line
+from rooflab.pages.lesson_02b_fixed import measurers as measurers
 from rooflab.pages.lesson_02b_fixed import rate_by_bytes as rate_by_bytes
 from rooflab.pages.lesson_02b_fixed import two_gpus as two_gpus
 from rooflab.profile import ncu, parts
 from rooflab.studies import attribution, launch_rule
 from rooflab.view import diagram, display, explorer, page, plot
 from rooflab.view.diagram import counters
+from rooflab.words import counted as counted_words
 
 
-def opening(step: Rows, top: Rows, gpu: str, when: str) -> Opening:
-    """The first screen: how many launches use the memory, and how busy each kind keeps it."""
-    text = f"On the {gpu} {len(_busy(step))} of {len(step)} launches keep the memory at least half busy, and "
-    text += f"{len(_small(step))} use less than a twentieth of both memory and SMs: too small to fill the GPU"
-    text += f". The other {len(_partly(step))} are partly busy." if len(_partly(step)) else "."
+def opening(here: Lab, products: Rows, timed: Rows, read: float) -> Opening:
+    """The first screen: the fixed time of a product, and what it makes of a layer's products."""
     able = [
+        "split a product's time into that of its bytes and a fixed part",
         "read a profiler's counters: bytes, hit rates, occupancy, stalls",
-        "say what a launch was waiting for",
-        "find the launches that are too small rather than too slow",
+        "find the launches that are too small for the GPU",
     ]
-    return text, able, busy_chart(top, step, gpu, when)
+    return fixed_said(here, products, timed, read), able, fixed_chart(products, timed, here.run.gpu, read)
 
 
 def _busy(step: Rows) -> Rows:
@@ -106,7 +105,9 @@ def counted(step: Rows, prompt: Rows, tokens: int) -> None:
     """Say which launches were counted, of a decode step and of a prompt of `tokens`."""
     display.say(
         f"Counted: {len(step)} launches of an eager decode step (one layer and the output "
-        f"head) and {len(prompt)} of a *prefill*, which reads a prompt of {tokens:,} tokens at once."
+        f"head) and {len(prompt)} of a *prefill*, which reads a prompt of {tokens:,} tokens at once; "
+        f"{(step['class'] == 'weight').sum()} and {(prompt['class'] == 'weight').sum()} of them are weight "
+        "products."
     )
 
 
@@ -152,27 +153,31 @@ def bytes_counted(products: Rows, gpu: str) -> None:
     )
 
 
-def launches_said(step: Rows, read: float) -> None:
-    """Say which launches keep the memory busy, which are small, and which lie between; `read` in GB/s."""
+def launches_said(top: Rows, step: Rows, gpu: str, when: str, read: float) -> None:
+    """Say how many launches keep the memory busy, are small or lie between, and draw the chart; `read` in
+    GB/s. Behind a line to click, those that lie between.
+    """
     busy, small, rest = _busy(step), _small(step), _partly(step)
-    lines = [f"**Half busy**, memory at half its rate or more: {_by_part(busy) or 'none'}."]
+    text = f"- **{len(busy)} of {len(step)} launches keep the memory at least half busy**"
+    text += f": {_by_part(busy)}." if len(busy) else "."
     if len(small):
         most = small.loc[small.mb.idxmax()]
-        lines.append(
-            f"**Small**, less than a twentieth of the memory's rate *and* of the SMs': the other "
-            f"{len(small)}. They have too little to do: even the one that moves most, "
-            f"`{most.part or 'residual'}`, has bytes for {1e3 * most.mb / read:.2f} µs at the read roof, and "
-            f"takes {most.us:.1f} by `ncu`."
+        text += (
+            f"\n- **{len(small)} are small**: they use less than a twentieth of the memory's rate *and* of "
         )
+        text += "the SMs'. They have too little to do. Even the one that moves most, "
+        text += f"`{most.part or 'residual'}`, has bytes for {1e3 * most.mb / read:.2f} µs at the read roof."
+    if len(rest):
+        text += f"\n- The other {len(rest)} are partly busy."
+    display.say(text)
+    plot.show(*busy_chart(top, step, gpu, when))
     if len(rest):
         kinds = time_breakdown.kinds(rest, len(rest))
-        each = [
-            f"{f'{times} × ' if times > 1 else ''}{name} ({row.dram_pct:.{row.dram_pct < 1:d}f} and "
-            f"{row.sm_pct:.{row.sm_pct < 1:d}f})"
-            for name, times, row in zip(_plain(kinds, step), kinds.times, kinds.itertuples(), strict=True)
-        ]
-        lines.insert(1, f"**Partly busy**, with % of the memory's rate and of the SMs': {'; '.join(each)}.")
-    display.say("\n".join(f"- {line}" for line in lines))
+        shown = kinds.assign(named=_plain(kinds, step))
+        heads = {"named": "launch", "times": "launches", "dram_pct": "% of the memory's rate"}
+        heads |= {"sm_pct": "% of the SMs' busiest unit"}
+        forms = {"dram_pct": "{:.1f}", "sm_pct": "{:.1f}"}
+        display.table(shown, heads, forms, f"The {len(rest)} partly busy launches, {gpu}", folded=True)
 
 
 def _by_part(launches: Rows) -> str:
@@ -226,7 +231,12 @@ def waits(step: Rows, gpu: str) -> None:
     heads = {"meaning": "largest reason", "launches": "launches", "share": "% of counted time"}
     heads |= {"parts": "in"}
     why = why.sort_values("us", ascending=False)
-    display.table(why, heads, {"share": "{:.0f}"}, f"{len(step)} launches, {gpu}")
+    forms = {"share": "{:.1f}"}
+    display.table(why.head(2), heads, forms, f"The two largest groups of {len(step)} launches, {gpu}")
+    if len(why) > 2:
+        rare = why[2:]
+        caption = f"The other {counted_words(int(rare.launches.sum()), 'launch', 'launches')}"
+        display.table(rare, heads, forms, caption, folded=True)
 
 
 def _first_wait(step: Rows) -> Rows:
@@ -253,14 +263,19 @@ def waits_said(step: Rows, top: Rows) -> None:
             f"{hungry.us.median():.1f} µs: each instruction runs about once, so nearly every fetch is a "
             "first one. (`ncu` has just emptied the caches, so in use this wait may be shorter.)"
         )
-    each = top.assign(
-        wait=[", ".join(f"{name} {cycles:.1f}" for name, cycles in pairs) for pairs in top.waits],
-        busy=100 * top.issue_active,
+    every = time_breakdown.kinds(step, len(step))
+    every = every[(every["class"] == "weight") & ~every.name.isin(top.name)]
+    each = pd.concat([top, every])
+    each = each.assign(
+        wait=[", ".join(f"{name} {cycles:.1f}" for name, cycles in pairs) for pairs in each.waits],
+        busy=100 * each.issue_active,
     )
     heads = {"name": "part: kernel", "busy": "cycles with an instruction, %"}
     heads |= {"wait": "waits most for (cycles an instruction)"}
-    title = "The two largest reasons of each kernel (not_selected: ready, but another warp was issued; "
-    table = (each, heads, {"busy": "{:.0f}"}, f"{title}imc_miss: the cache of constants)")
+    named = dict.fromkeys(name for pairs in each.waits for name, _ in pairs)
+    words = "; ".join(f"*{name}*: {ncu.METRICS[f'stall_{name}'].meaning}" for name in named)
+    more.append(f"The words of the table: {words}.")
+    table = (each, heads, {"busy": "{:.0f}"}, "The two largest reasons of each kernel")
     display.fold_parts("Are the warps too few? And the waits of each kernel", [*more, table])
 
 
@@ -271,9 +286,10 @@ def _no_sign(weights: Rows) -> str:
     if not (least.dram_pct < 0.5 * best.dram_pct and waits[0] > waits[1]):
         return ""
     return (
-        f" That alone makes no kernel slow: `{best.part}`, which keeps the memory busiest, waits "
-        f"{waits[0]:.0f} cycles for each instruction, `{least.part}`, which keeps it idlest, {waits[1]:.0f}. "
-        "Stalls say what a kernel waits for, not whether it is slow."
+        f" But a long wait is no sign of a slow kernel. `{best.part}` keeps the memory busiest, and a warp "
+        f"of it waits {waits[0]:.0f} cycles for each instruction; `{least.part}` keeps it idlest, and waits "
+        f"{waits[1]:.0f}. The busier the memory, the longer a load queues. A stall says what a kernel waits "
+        "for, not whether it is slow."
     )
 
 

@@ -23,11 +23,12 @@ def plan(products: Rows, step: Rows, timed: Rows, read: float, sms: int) -> None
         "too few blocks": not _may_decide(step, products, sms),
     }
     out, left = ([cause for cause, no in causes.items() if no == wanted] for wanted in (True, False))
-    text = f"The {count} weight products of a layer take {took:.0f} µs in the running model; their bytes "
-    text += f"need {least:.0f} at the read roof. Why? "
+    text = f"Why do {count} products take {took:.0f} µs instead of {least:.0f}? "
     not_it = listed([f"not {cause}" for cause in out])
     text += f"By the counters it is {not_it}. " if out else "The counters rule no cause out. "
     text += f"They leave {listed(left)} possible. " if left else ""
+    if "too few blocks" in out and (few := _few(step, products, sms)):
+        text += f"(Too few blocks are ruled out for all but {listed(f'`{part}`' for part in few)}.) "
     fixed, rate = launch_rule.line(timed.bytes, timed.median_us, read)
     due = count * fixed + layer_sum(products, rate)[1]
     if fixed < 0.05:
@@ -79,6 +80,19 @@ def _may_decide(step: Rows, products: Rows, sms: int) -> bool:
     return bool((counts < sms).any()) and told is None
 
 
+def _few(step: Rows, products: Rows, sms: int) -> list[str]:
+    """Products that leave half of the SMs or more without a block, and have fewer than any that speaks
+    against blocks as the cause.
+    """
+    counts, busy = _grids(step, products)
+    told = _same_bytes(counts, busy, products.set_index("part").bytes)
+    return [
+        str(part)
+        for part in counts.index
+        if told and 2 * counts[part] <= sms and counts[part] < counts[told[0]]
+    ]
+
+
 def blocks(step: Rows, products: Rows, sms: int) -> None:
     """Say whether the number of blocks, by the counted launches' grids, explains how busy products keep the
     memory.
@@ -108,4 +122,12 @@ def blocks(step: Rows, products: Rows, sms: int) -> None:
             text += f"{busy[large]:.0f} and {busy[small]:.0f}% busy: `{small}` has "
             text += f"{moved[small] / moved[large]:.0%} of the bytes. "
         text += "**The number of blocks does not decide.**"
+        if open_ := _few(step, products, sms):
+            text += (
+                f" But {listed(f'`{part}`' for part in open_)} leave {sms - max(counts[open_])} or more of "
+            )
+            text += (
+                f"the {sms} SMs without a block, and have few bytes, too: these counters cannot tell which "
+            )
+            text += "of the two holds them up."
     display.say(text)

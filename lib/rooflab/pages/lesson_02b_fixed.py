@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
 
 from rooflab import lab as labs
 from rooflab.lab import Lab
@@ -11,7 +13,7 @@ from rooflab.pages import Rows
 from rooflab.pages.lesson_02 import LAPTOP
 from rooflab.studies import environment, launch_rule
 from rooflab.studies import gemv as study
-from rooflab.view import display, plot
+from rooflab.view import display, page, plot
 from rooflab.words import listed
 
 
@@ -24,6 +26,84 @@ def alone(here: Lab) -> Rows:
 
     found = of(here)
     return found if len(found) else of(display.borrowed(here, "no product was timed alone"))
+
+
+def fixed_said(here: Lab, products: Rows, timed: Rows, read: float) -> str:
+    """The page's find: what a product costs besides its bytes, and how much of a layer that is."""
+    fixed, rate = launch_rule.line(timed.bytes, timed.median_us, read)
+    count, bytes_us, took = layer_sum(products, rate)
+    need = f"the {count} of a layer need {bytes_us:.0f} µs for their bytes and take {took:.0f}"
+    if fixed < 0.05:
+        return (
+            f"On the {here.run.gpu} a weight product by cuBLAS has no fixed time besides its bytes: {need}."
+        )
+    text = f"On the {here.run.gpu} a weight product by cuBLAS costs {fixed:.1f} µs besides its bytes: {need}."
+    small = products.loc[products.bytes.idxmin()]
+    ours, theirs = _same_matrix(here, int(small.n), int(small.k))
+    if ours and theirs and theirs > 1.2 * ours:
+        text += f" It is no limit of the GPU: with the matrix of `{small.part}`, where cuBLAS takes "
+        text += f"{theirs:.1f} µs, a kernel of [lesson 03d](03d_rows.ipynb) takes {ours:.1f}."
+    return text
+
+
+def fixed_chart(products: Rows, timed: Rows, gpu: str, read: float) -> tuple[Figure, str]:
+    """Bytes and fixed time of each product of a layer, and what it took in the running model."""
+    fixed, rate = launch_rule.line(timed.bytes, timed.median_us, read)
+    inside = products[products.part != "lm_head"]
+    inside = (inside if len(inside) else products).sort_values("bytes", kind="stable")
+    title = "The weight products of a layer: bytes, fixed time, and what was measured"
+    fig, ax = plot.figure("µs", title=title, height=2.6)
+    fig.set_figwidth(page.WIDEST)
+    bytes_us = inside.bytes / rate / 1e3
+    parts = {f"its bytes at {rate:,.0f} GB/s": bytes_us}
+    parts[f"fixed time, {fixed:.1f} µs"] = pd.Series(fixed, index=inside.index)
+    plot.stacked(ax, [f"{row.part}, {row.bytes / 1e6:.1f} MB" for row in inside.itertuples()], parts, "µs")
+    style = {"linestyle": "none", "marker": "D", "color": "black", "markersize": 5, "zorder": 5}
+    ax.plot(inside.us, range(len(inside)), label="measured in the running model", **style)
+    ax.set_xlim(0, 1.05 * max(float(inside.us.max()), float(bytes_us.max()) + fixed))
+    plot.key_below(ax)
+    off = ((bytes_us + fixed) / inside.us - 1).abs()
+    text = f"{title}: cuBLAS, {gpu}, {plot.dates(timed)}. Bars: a fit to products timed alone; marks: nsys, "
+    return fig, f"{text}{off.median():.0%} from the bars in the median, {off.max():.0%} at most."
+
+
+def measurers(step: Rows, timed: Rows, products: Rows, gpu: str) -> None:
+    """Show what the three ways of measuring one launch say of the largest, a middle and a small product."""
+    there = products.set_index("part")
+    ways = {
+        "`ncu`: alone, caches emptied before each run": step[step["class"] == "weight"]
+        .drop_duplicates("part")
+        .set_index("part")
+        .rename(columns={"dram_pct": "share"}),
+        "the graph clock: alone, cold, many times": _timed_by_part(timed, products),
+        "`nsys`: in the running model": there.rename(columns={"pct": "share"}),
+    }
+    names = [part for part in ("lm_head", "gate", "k") if part in there.index]
+    rows = []
+    for way, found in ways.items():
+        row = {"way": way.replace("`", "")}
+        for part in names:
+            known = part in found.index
+            row[part] = f"{found.us[part]:.1f} µs, {found.share[part]:.0f}%" if known else "not measured"
+        rows.append(row)
+    heads = {"way": "measured by"} | {part: part for part in names}
+    caption = f"One launch by three instruments, {gpu}: its time, and its share of the memory's rate"
+    display.table(pd.DataFrame(rows), heads, caption=caption)
+    display.say(
+        "They differ as the launch's surroundings do. Shares by `ncu` are of its own peak, the others of the "
+        "read roof. **On this page counters are by `ncu`, times of the running model by `nsys`, and the "
+        "fixed time by the graph clock.**"
+    )
+
+
+def _timed_by_part(timed: Rows, products: Rows) -> Rows:
+    """Time and share of the roof of the products timed alone, by the part that has their matrix."""
+    alike = timed.drop_duplicates(["n", "k"]).set_index(["n", "k"])
+    found = products[[(row.n, row.k) in alike.index for row in products.itertuples()]].set_index("part")
+    at = [(row.n, row.k) for row in found.itertuples()]
+    us = [float(alike.median_us[pair]) for pair in at]
+    share = [100 * float(alike.roof_fraction[pair]) for pair in at]
+    return pd.DataFrame({"us": us, "share": share}, index=found.index)
 
 
 def rate_by_bytes(timed: Rows, products: Rows, gpu: str, read: float) -> None:
@@ -71,7 +151,12 @@ def two_gpus(timed: Rows, products: Rows, gpu: str, read: float) -> None:
     """Show what share of the rate of large products, fitted on each GPU, each product reaches, here and on
     the published laptop.
     """
-    rows, (_, rate) = _laptop_products(), laptop_line()
+    rows, (fixed, rate) = _laptop_products(), laptop_line()
+    display.say(
+        "The same fixed time weighs less where memory is slower. "
+        f"A line through the laptop's published products gives {fixed:.1f} µs, worth "
+        f"{fixed * rate / 1e3:.1f} MB at the fitted rate of {rate:,.0f} GB/s:"
+    )
     _, own = launch_rule.line(timed.bytes, timed.median_us, read)
     pairs = products[["n", "k"]].itertuples(index=False, name=None)
     theirs = [rows.gb_s.get(pair) for pair in pairs]
@@ -80,8 +165,8 @@ def two_gpus(timed: Rows, products: Rows, gpu: str, read: float) -> None:
     heads = {"part": "projection", "mb": "MB", "us": "µs (nsys)", "here": f"{gpu}, %"}
     heads |= {"laptop": "RTX 4070 Laptop, %"}
     forms = dict.fromkeys(("mb", "us"), "{:.1f}") | dict.fromkeys(("here", "laptop"), "{:.0f}")
-    title = f"Share of the rate of large products, {own:,.0f} GB/s here and {rate:,.0f} there, by nsys "
-    title += "(the chart at the top has shares of ncu's peak, by ncu)"
+    title = f"Share of the fitted rate of large products, {own:,.0f} GB/s here and {rate:,.0f} there: "
+    title += "here by nsys, there as published"
     display.table(both, heads, forms, title)
     without = both.part[both.laptop.isna()]
     if len(without):
@@ -89,9 +174,8 @@ def two_gpus(timed: Rows, products: Rows, gpu: str, read: float) -> None:
 
 
 def fixed_time(timed: Rows, products: Rows, read: float) -> None:
-    """Say what a product costs besides its bytes, here and on the laptop."""
+    """Say what a product costs besides its bytes, and whether that explains a layer's products."""
     fixed, own = launch_rule.line(timed.bytes, timed.median_us, read)
-    there, rate = laptop_line()
     half = fixed * read * 1e3
     display.say(
         f"The fixed time here is **{fixed:.1f} µs** a product, in which {half / 1e6:.0f} MB could be read at "
@@ -101,7 +185,9 @@ def fixed_time(timed: Rows, products: Rows, read: float) -> None:
     count, bytes_us, took = layer_sum(products, own)
     due = bytes_us + count * fixed
     text = f"Does it add up? The {count} products of a layer need {bytes_us:.0f} µs for their bytes at "
-    text += f"{own:,.0f} GB/s, and {count} × {fixed:.1f} = {count * fixed:.0f} µs on top: "
+    text += (
+        f"{own:,.0f} GB/s, the rate of the fit, and {count} × {fixed:.1f} = {count * fixed:.0f} µs on top: "
+    )
     text += f"{due:.0f} µs. In the running model they take {took:.0f}: "
     text += (
         "**the fixed time accounts for what they take beyond their bytes.** It was fitted to products timed "
@@ -111,11 +197,6 @@ def fixed_time(timed: Rows, products: Rows, read: float) -> None:
         else f"the rule gives {due / took:.0%} of that."
     )
     display.say(text)
-    display.say(
-        "The same fixed time weighs less where memory is slower. "
-        f"A line through the laptop's published products gives {there:.1f} µs, worth "
-        f"{there * rate / 1e3:.1f} MB at the fitted rate of {rate:,.0f} GB/s:"
-    )
 
 
 def _spread(timed: Rows, half: float, rate: float) -> str:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rooflab import studies
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.ops import gemv
 from rooflab.pages import Opening, Rows
+from rooflab.pages.lesson_03b_climb import changes_with_strips as changes_with_strips
+from rooflab.pages.lesson_03b_climb import flying, latency, launched, mib, recorded, start_us
+from rooflab.pages.lesson_03b_climb import left_by_rung_3 as left_by_rung_3
+from rooflab.pages.lesson_03b_climb import result as result
 from rooflab.studies import drawn as watched
-from rooflab.studies import environment
 from rooflab.studies import gemv as study
 from rooflab.view import diagram, display, page, plot
 from rooflab.words import listed
@@ -28,8 +29,8 @@ def opening(here: Lab, rows: Rows, ceiling: float, n: int, size: int) -> Opening
     best, two = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
     needed = roofline.bytes_in_flight(ceiling, latency(here))
     text = f"It lacks bytes in flight: on the {gpu} rung 2 asks for "
-    text += f"{plot.size_text(_flying(here, [two['case']])[0])} at a time"
-    text += f", where the read roof needs {_mib(needed)}" if needed == needed else ""
+    text += f"{plot.size_text(flying(here, [two['case']])[0])} at a time"
+    text += f", where the read roof needs {mib(needed)} or more" if needed == needed else ""
     if "3_split_k" in by.index and best["impl"] != "3_split_k":
         three = by.loc["3_split_k"]
         text += f". More of them make {three.name} {display.speed(two['median_us'] / three['median_us'])}; "
@@ -63,8 +64,8 @@ def _changed_apart(here: Lab, rows: Rows, roof: plot.Roof, n: int) -> tuple[Figu
     names = [f"2_coalesced, {blocks} blocks", f"2_coalesced, {spread['blocks']} blocks"]
     names += [f"3_split_k, {row} blocks" for row in more["blocks"]]
     names += [_with_blocks(here, row) for row in rest.itertuples()]
-    flying = _flying(here, shown["case"])
-    names = [f"{name}: {plot.size_text(size)}" for name, size in zip(names, flying, strict=True)]
+    sizes = flying(here, shown["case"])
+    names = [f"{name}: {plot.size_text(size)}" for name, size in zip(names, sizes, strict=True)]
     title = f"GB/s, and how much each has in flight: {n:,} × {n:,} in FP32"
     fig, ax = plot.figure("GB/s", title=title, height=2.6)
     fig.set_figwidth(page.WIDEST)
@@ -72,8 +73,8 @@ def _changed_apart(here: Lab, rows: Rows, roof: plot.Roof, n: int) -> tuple[Figu
     plot.bars(ax, names, rate, "GB/s", (f"{roof[0]} roof", *roof[1:]), low, high)
     title += f" on {here.run['gpu']}, {plot.dates(shown)}"
     point = "As many bytes in more blocks bring nothing; more bytes do. " if blamed(smaller, parts) else ""
-    point += _alike(here, rows, ". ")
-    ends = f"From {min(rate):,.0f} to {max(rate):,.0f} GB/s, under a read roof of {roof[1]:,.0f}."
+    ends = "Rungs 3 to 6 are built below, one after the other. "
+    ends += f"From {min(rate):,.0f} to {max(rate):,.0f} GB/s, under a read roof of {roof[1]:,.0f}."
     return fig, f"{title}. {point}{ends}"
 
 
@@ -81,18 +82,7 @@ def _with_blocks(here: Lab, row: Any) -> str:
     """A rung's name in the first chart; rung 3's, whose blocks the experiment varies, with their number."""
     if row.impl != "3_split_k":
         return str(row.impl)
-    return f"{row.impl}, {_launched(here, str(row.case))[0]} blocks"
-
-
-def _launched(here: Lab, case: str) -> tuple[int, int]:
-    """The blocks of an own case, and the threads of each."""
-    found = studies.get("gemv").case(case)
-    rung, macros, _ = study.own_rung(found)
-    n, k = found.n or 0, found.k or 0
-    blocks = gemv.blocks_of(rung, n, macros)
-    if rung.name in gemv.SHARED_COLUMNS:
-        blocks *= gemv.splits_of(rung, n, k, macros, int(here.run["sms"]))
-    return blocks, macros["THREADS"]
+    return f"{row.impl}, {launched(here, str(row.case))[0]} blocks"
 
 
 def _alike(here: Lab, rows: Rows, end: str = "") -> str:
@@ -101,33 +91,14 @@ def _alike(here: Lab, rows: Rows, end: str = "") -> str:
     """
     needed = roofline.bytes_in_flight(here.roof["dram_read"].value, latency(here))
     own = rows[(rows["kind"] == "own") & rows["median_us"].notna()]
-    own = own.assign(flying=_flying(here, own["case"]))
+    own = own.assign(flying=flying(here, own["case"]))
     for size, same in own[own["flying"] > needed].groupby("flying"):
         fast, slow = same.loc[same["gb_s"].idxmax()], same.loc[same["gb_s"].idxmin()]
         if not display.level(fast, slow):
-            text = (
-                f"Beyond the {_mib(needed)} that the roof needs other things decide too: {fast['impl']} and "
-            )
-            text += f"{slow['impl']} have {plot.size_text(int(str(size)))} each, and read "
+            text = f"Beyond the {mib(needed)}, the least that the roof needs, other things decide too: "
+            text += f"{fast['impl']} and {slow['impl']} have {plot.size_text(int(str(size)))} each, and read "
             return f"{text}{fast['gb_s']:,.0f} and {slow['gb_s']:,.0f} GB/s{end}"
     return ""
-
-
-def _mib(size: float) -> str:
-    """Bytes in MiB with one decimal: what Little's law asks for is no round number."""
-    return f"{size / 2**20:.1f} MiB" if size == size else "an unknown number of bytes"
-
-
-def _flying(here: Lab, cases: Iterable[str]) -> list[int]:
-    """The bytes that each case has in flight at most."""
-    found = studies.get("gemv")
-    return [study.in_flight_bytes(found.case(case), int(here.run["sms"])) for case in cases]
-
-
-def latency(here: Lab) -> float:
-    """Nanoseconds of a lone load from DRAM, by lesson 00b's pointer chase; NaN where it was not recorded."""
-    chase = here.measure("environment", environment.chases(warm=(), cold=environment.CHASE_COLD[:1]))
-    return environment.latency_ns(chase) or float("nan")
 
 
 def predicted(here: Lab, n: int) -> None:
@@ -140,7 +111,7 @@ def predicted(here: Lab, n: int) -> None:
         "Blocks, SMs": f"{gemv.blocks_of(rung, n, rung.with_defaults({}))}, {sms}",
         "Latency of a lone load": f"{wait:.0f} ns",
         "Bytes in flight": plot.size_text(under_way),
-        "Needed for the roof": _mib(roofline.bytes_in_flight(roof, wait)),
+        "Needed for the roof": mib(roofline.bytes_in_flight(roof, wait)),
         "So at most": f"{allowed:,.0f} GB/s",
     }
     frame = pd.DataFrame(guess.items(), columns=["what", "value"])
@@ -214,10 +185,11 @@ def found(smaller: Rows, parts: Rows, here: Lab, size: int) -> None:
     needed = roofline.bytes_in_flight(here.roof["dram_read"].value, latency(here))
     if needed == needed:
         enough = math.ceil(needed / (16 * size))
-        text += (
-            f". Little's law asks for at least {enough} parts, {enough * parts['blocks'].iloc[0]:,} blocks: "
-        )
-        text += "it is given the latency of a lone load, the shortest"
+        few = enough * parts["blocks"].iloc[0]
+        text += f". By Little's law the roof needs {enough} parts or more, {few:,} blocks. That is a lower "
+        text += "bound: many loads at once wait for each other, so each takes longer than a lone one"
+        if top["blocks"] > few:
+            text += f", and the best number here is {top['blocks'] / few:.1f} times as many"
     display.say(f"{text}.")
 
 
@@ -225,9 +197,9 @@ def sms_at_work(here: Lab, n: int) -> None:
     """Draw how many SMs three rungs keep at work, and how much each of them has in flight."""
     roof, names = here.roof["dram_read"].value, ("3_split_k", "5_in_flight", "6_column_strips")
     cases = {case.impl: case.id for case in study.ladder("gemv", n, n)}
-    flying = _flying(here, [cases[name] for name in names])
+    most = flying(here, [cases[name] for name in names])
     needed = roofline.bytes_in_flight(roof, latency(here))
-    diagram.sms_at_work(n, n, int(here.run["sms"]), names, flying, needed).show()
+    diagram.sms_at_work(n, n, int(here.run["sms"]), names, most, needed).show()
 
 
 def split_k() -> None:
@@ -244,29 +216,12 @@ def split_k() -> None:
     diagram.split_k(rows).show()
 
 
-def after_rung_3(rows: Rows, here: Lab, n: int) -> None:
-    """Say what of rung 3's time its bytes are, and what became of the rungs that were to save the rest."""
-    by, roof = rows.set_index("impl"), here.roof["dram_read"].value
-    three, four, five = (by.loc[name] for name in ("3_split_k", "4_vector", "5_in_flight"))
-    flying, needed = _flying(here, [three["case"]])[0], roofline.bytes_in_flight(roof, latency(here))
-    floor = three["bytes"] / roof / 1e3
-    text = f"Rung 3 has {plot.size_text(flying)} in flight"
-    text += f", more than the {_mib(needed)} that the roof needs" if flying > needed else ""
-    text += f". At {n:,} × {n:,} it takes {three['median_us']:.1f} µs: {floor:.1f} for its bytes at the read "
-    text += f"roof, and **{three['median_us'] - floor:.1f} for something else**, which rungs 4 to 6 try to "
-    text += "save."
-    if min(four["median_us"], five["median_us"]) > three["median_us"]:
-        text += " Rungs 4 and 5 fail at it: neither is faster than rung 3. Rung 6 keeps their 16-byte loads "
-        text += "and their eight rows."
-    display.say(text)
-
-
 def what_is_left(here: Lab, n: int) -> None:
     """Draw the time of each rung that has bytes enough in flight, and of the peer, less that of its bytes at
     the read roof, at size n and at the largest recorded; say whether it grows with the bytes.
     """
-    roof, recorded = here.roof["dram_read"].value, _recorded(here, n)
-    sizes = sorted({n, max(recorded)})
+    roof = here.roof["dram_read"].value
+    sizes = sorted({n, max(recorded(here, n))})
     rows = here.measure("gemv", [case for size in sizes for case in study.ladder("gemv", size, size)])
     rows = rows[~rows["impl"].isin(("1_strided", "2_coalesced"))].copy()
     rows["rest"] = (rows["median_us"] - rows["bytes"] / roof / 1e3).clip(lower=0)
@@ -296,12 +251,10 @@ def what_is_left(here: Lab, n: int) -> None:
                 text += f"{'The' if flat else 'the'} rest of {listed(steep)} grows by a factor of up to "
                 text += f"{factors.max():.1f}: part of it comes with the bytes. "
             text += f"{own[n].idxmin()} has the least. "
+    start, least = start_us(here), own[n].min()
+    if start == start and least < 1.3 * start:
+        text += f"Of its {least:.1f} µs {min(start, least):.1f} are the start and finish of any read."
     display.say(text.strip())
-
-
-def _recorded(here: Lab, n: int) -> list[int]:
-    """The sizes of square products that were recorded, and n."""
-    return sorted({n, *(case.n for case in here.cases("gemv") if case.operator == "gemv" and case.n)})
 
 
 def measured(rows: Rows, gpu: str) -> None:
@@ -343,11 +296,11 @@ def changed(rows: Rows, here: Lab) -> None:
     """Show of rung 3 and those above it what they do not share, beside the time that is to be explained."""
     roof = here.roof["dram_read"].value
     own = rows[(rows["kind"] == "own") & ~rows["impl"].isin(("1_strided", "2_coalesced"))]
-    launched = [_launched(here, case) for case in own["case"]]
+    grids = [launched(here, case) for case in own["case"]]
     frame = pd.DataFrame({"impl": own["impl"]})
-    frame["blocks"] = [f"{blocks:,} × {threads:,}" for blocks, threads in launched]
-    frame["all"] = [blocks * threads for blocks, threads in launched]
-    frame["flying"] = [plot.size_text(size) for size in _flying(here, own["case"])]
+    frame["blocks"] = [f"{blocks:,} × {threads:,}" for blocks, threads in grids]
+    frame["all"] = [blocks * threads for blocks, threads in grids]
+    frame["flying"] = [plot.size_text(size) for size in flying(here, own["case"])]
     frame["meet"] = ["yes" if name in gemv.SHARED_COLUMNS else "no" for name in own["impl"]]
     frame["rest"] = own["median_us"] - own["bytes"] / roof / 1e3
     names = {"impl": "Rung", "blocks": "Blocks × threads", "all": "Threads", "flying": "Bytes in flight"}
@@ -355,34 +308,9 @@ def changed(rows: Rows, here: Lab) -> None:
     display.table(frame, names, {"all": "{:,}", "rest": "{:.1f}"}, "What differs between the rungs")
 
 
-def explained(rows: Rows, here: Lab) -> None:
-    """Say what rungs 4 and 5 gain or lose, and what else changes with rung 6."""
-    by = rows.set_index("impl")
-    scalar, vector, more, strips = (
-        by.loc[name] for name in ("3_split_k", "4_vector", "5_in_flight", "6_column_strips")
-    )
-    text = f"- **Rung 4**, with its wider loads, {display.against(vector, scalar)} rung 3"
-    if vector["median_us"] > scalar["median_us"] and not display.level(vector, scalar):
-        text += ". What costs it was not found"
-    text += f".\n- **Rung 5** asks for eight rows at a time and {display.against(more, vector)} rung 4"
-    if more["median_us"] > scalar["median_us"]:
-        text += ", yet it is no faster than rung 3"
-    (few, _), (many, _) = (_launched(here, row["case"]) for row in (strips, more))
-    before, after = _flying(here, [more["case"], strips["case"]])
-    text += f".\n- **Rung 6** {display.against(strips, more)} rung 5. **Several things change at once**: "
-    text += (
-        f"{plot.size_text(after)} in flight instead of {plot.size_text(before)}, " if before != after else ""
-    )
-    text += (
-        f"{few:,} blocks instead of {many:,}, narrower strips, and no partial sums that cross blocks. The "
-    )
-    text += "recording cannot tell which of them it is; a rung for each would."
-    display.say(text)
-
-
 def sizes(here: Lab, n: int) -> None:
     """Show each contestant's share of the roof at every recorded size."""
-    wanted = _recorded(here, n)
+    wanted = recorded(here, n)
     rows = here.measure("gemv", [case for n in wanted for case in study.ladder("gemv", n, n)])
     share = rows.pivot(index="impl", columns="n", values="roof_fraction").reset_index()
     share.columns = share.columns.map(str)

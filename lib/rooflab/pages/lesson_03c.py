@@ -28,9 +28,29 @@ def _group(name: str) -> list[claims.Claim]:
     return claims.select(group=name)
 
 
-def opening(gpu: str, hypotheses: Rows, tests: Rows) -> Opening:
-    """The first screen: how many claims hold as stated, and each verdict as a square."""
-    stated = pd.concat(board[board["restates"] == ""] for board in (hypotheses, tests))
+def opening(gpu: str, hypotheses: Rows, tests: Rows, evidence: Evidence) -> Opening:
+    """The first screen: what refutes a claim, with one claim as the example, and how many hold as stated."""
+    tested, meant = (claims.judge(_TESTS[id], evidence) for id in ("H1", "H1 sufficient"))
+    text = _score(gpu, _stated(hypotheses, tests))
+    if (tested.word, meant.word) == (claims.HOLDS, claims.REFUTED):
+        text += f" H1 claims bandwidth and tests sectors: its kernel uses {tested.measured} of their bytes "
+        text += f"and reaches {meant.measured} of the bandwidth."
+    text += " Three checks refute a claim: ask what its bar demands of the memory, measure the quantity that "
+    text += "it names, and put its test to a bad kernel."
+    able = [
+        "see before measuring that a bar asks for more than the memory has",
+        "check that a test measures the quantity that the claim names",
+        "try a test on a bad kernel, which it must fail",
+    ]
+    return text, able, _both_drawn(gpu, evidence)
+
+
+def _stated(hypotheses: Rows, tests: Rows) -> Rows:
+    return pd.concat(board[board["restates"] == ""] for board in (hypotheses, tests))
+
+
+def _score(gpu: str, stated: Rows) -> str:
+    """How many claims hold by their own bars."""
     held, refuted = ((stated["word"] == word).sum() for word in (claims.HOLDS, claims.REFUTED))
     text = f"Of {len(stated)} published claims {held} hold on the {gpu} by their own bars, and {refuted} are "
     text += "refuted"
@@ -39,27 +59,40 @@ def opening(gpu: str, hypotheses: Rows, tests: Rows) -> Opening:
     for word, one, many in between:
         if count := (stated["word"] == word).sum():
             text += f"; {count} {one if count == 1 else many}"
-    text += "."
-    _, bar = _TESTS["H2"].bar[:2]
-    if _floor() > bar:
-        text += f" One, H2, cannot hold for a matrix that comes from DRAM: it asks for {bar:g} µs, and its "
-        text += f"own card takes {_floor():.1f} µs to read it from there."
-    able = [
-        "see before measuring that a bar asks for more than the memory has",
-        "check that a test measures the quantity that the claim names",
-        "try a test on a bad kernel, which it must fail",
-    ]
-    return text, able, verdicts_drawn(gpu, stated, pd.concat([hypotheses, tests]))
+    return f"{text}."
 
 
 _FILLS = {claims.HOLDS: SKY, claims.SHORT: GREY, claims.REFUTED: AMBER, claims.UNRECORDED: NONE}
 
 
-def verdicts_drawn(gpu: str, stated: Rows, every: Rows) -> diagram.Drawing:
-    """Every claim as a square, with its restatements below."""
+def verdicts_drawn(gpu: str, hypotheses: Rows, tests: Rows) -> None:
+    """Draw every claim in a few words, its verdict and those of its restatements."""
+    stated, every = _stated(hypotheses, tests), pd.concat([hypotheses, tests])
     again = every[every["restates"] != ""].groupby("restates")["word"].agg(list)
-    judged = [diagram.Judged(row.id, row.word, again.get(row.id, [])) for row in stated.itertuples()]
-    return diagram.verdicts(judged, _FILLS, f"{len(stated)} claims on the {gpu}, and fairer restatements")
+    judged = [
+        diagram.Judged(row.id, row.word, again.get(row.id, []), _few_words(row.id))
+        for row in stated.itertuples()
+    ]
+    diagram.verdicts(judged, _FILLS, f"{len(stated)} claims on the {gpu}, and fairer restatements").show()
+
+
+def _few_words(id: str) -> str:
+    """What a claim asks for: its quantity and its bar."""
+    test = _TESTS[id]
+    return f"{test.quantity} {test.bar.text(test.form)}"
+
+
+def worked(gpu: str, evidence: Evidence) -> None:
+    """Work one claim through: what H1 says, its test, its bar and both verdicts."""
+    says = {claim.name: claim.says for claim in _group("hypothesis")}
+    steps = [f"**The claim**, H1, made for the {coalescing.CARD.name}: *{says['H1']}*"]
+    for id, what in (("H1", "Its own test"), ("H1 sufficient", "Restated")):
+        test, found = _TESTS[id], claims.judge(_TESTS[id], evidence)
+        line = f"**{what}**: {test.quantity} {test.bar.text(test.form)}. "
+        line += f"Our kernel `{test.subject}` on the {gpu}: {found.measured}. **Verdict: {found.word}.**"
+        line += f" Why restated: {test.reason}." if test.reason else ""
+        steps.append(line)
+    display.say("\n".join(f"{place}. {step}" for place, step in enumerate(steps, 1)))
 
 
 # --- claims on number lines ---------------------------------------------------------------------------------
@@ -100,16 +133,18 @@ def possible_or_not(gpu: str, evidence: Evidence) -> None:
     diagram.number_lines(lines, "One claim in two units, and what was measured").show()
 
 
-def tested_and_meant(gpu: str, evidence: Evidence) -> None:
-    """Draw H1 by its own test, which counts sectors, and by the bandwidth that it speaks of; say what that
-    means.
-    """
+def _both_drawn(gpu: str, evidence: Evidence) -> diagram.Drawing:
+    """Draw H1 by its own test, which counts sectors, and by the bandwidth that it speaks of."""
     counted, read = (_measured(evidence, id, "measured") for id in ("H1", "H1 sufficient"))
     lines = [
         _line("The test: used bytes of the sectors loaded", "H1", [counted]),
         _line("The claim: bandwidth, as a share of the read roof", "H1 sufficient", [read]),
     ]
-    diagram.number_lines(lines, f"One claim, two quantities: the coalesced kernel on the {gpu}").show()
+    return diagram.number_lines(lines, f"One claim, two quantities: the coalesced kernel on the {gpu}")
+
+
+def tested_and_meant(gpu: str, evidence: Evidence) -> None:
+    """Say what H1's two verdicts mean."""
     tested, meant = (claims.judge(_TESTS[id], evidence) for id in ("H1", "H1 sufficient"))
     if claims.UNRECORDED in (tested.word, meant.word):
         return display.say(
@@ -202,15 +237,18 @@ def missing_why(evidence: Evidence, source: Any, gpu: str) -> None:
     strided = coalescing.us(evidence, coalescing.STRIDED)
     text = f"- The source timed {source.strided_us / 1e3:.2f} ms on its RTX 4090, "
     text += f"{coalescing.share_of_card(source.strided_us, coalescing.moved()):.1%} of its card's "
-    text += "bandwidth.\n"
+    text += f"bandwidth (it writes {claims.get('C-F32').tests[0].bar.value:.1%}).\n"
     text += f"- The same address pattern takes {strided / 1e3:.2f} ms on the {gpu}, "
     text += f"{coalescing.share(evidence, coalescing.STRIDED):.0%} of its bandwidth.\n"
     uploads = evidence.rows("gemv", operator="upload")
     if len(uploads):
         slow = uploads.set_index("impl")["median_us"]["pageable"]
         text += "- A call that first copies the matrix from the host's pageable memory takes "
-        text += f"{slow / 1e3:.2f} ms here, "
-        text += f"{slow / strided:.0f} times as long as the kernel.\n"
+        kernel = coalescing.us(evidence, coalescing.COALESCED)
+        text += (
+            f"{slow / 1e3:.2f} ms here, {slow / kernel:.0f} times as long as the kernel that it then runs, "
+        )
+        text += f"`{coalescing.COALESCED}` in {kernel / 1e3:.2f} ms.\n"
         if slow > 5 * strided:
             text += "\n**The source's time has the size of a copy, not of a kernel**: with weights that "
             text += f"stay on the GPU the source itself reports {source.resident_us / 1e3:.2f} ms."
@@ -314,12 +352,6 @@ def tests_said(judged: Rows) -> None:
             "reads nothing twice."
         )
     _folded(judged, "tests", lines)
-
-
-# --- H5, counters, E10 and E11 ------------------------------------------------------------------------------
-
-
-# --- can the test fail --------------------------------------------------------------------------------------
 
 
 def takeaway(gpu: str, verdicts: Rows, judged: Rows) -> None:

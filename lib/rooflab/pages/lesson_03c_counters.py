@@ -28,7 +28,11 @@ def block_sizes(here: Lab) -> None:
         lines.append(text + f"{fast['gb_s'] / slow['gb_s']:.2f}.")
         level = level and mine["gb_s"].max() < 1.2 * mine["gb_s"].min()
     if level:
-        lines.append("The size of a block changes neither: the bytes in flight are the same for each.")
+        most = max(mine["gb_s"].max() / mine["gb_s"].min() for _, mine in sweep.groupby("impl"))
+        lines.append(
+            f"The size of a block changes neither by more than {most - 1:.0%}: the bytes in flight are the "
+            "same for each."
+        )
     display.fold_items("H5: does the size of a block matter?", lines)
 
 
@@ -133,6 +137,8 @@ def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
     text += f". {listed(lax)} let both pass" if len(lax) > 1 else ""
     strict = [i for i, bad, _, good in each if bad == good == claims.REFUTED and i not in blind]
     text += f". {listed(strict)} {'refutes' if len(strict) == 1 else 'refute'} both" if strict else ""
+    unknown = [i for i, *verdicts in each if claims.UNRECORDED in verdicts]
+    text += f". {listed(unknown)}: not recorded for all three" if unknown else ""
     for name in blind:
         text += f". {name} ({says[name].rstrip('.')}) gives all three kernels one verdict"
     display.say(text.strip() + ".")

@@ -1,4 +1,4 @@
-"""Claims as squares: each by its own bar, and below it each of its restatements."""
+"""Claims as lines: each with its verdict by its own bar, and beside it those of its restatements."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from rooflab.errors import UsageError
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import Canvas, Drawing, single
 
-_LABELS = 92.0  # the width of the rows' names
-_HIGH, _GAP = 26.0, 4.0
+_NAME, _WIDE = 36.0, 84.0  # the width of a claim's name, and of a verdict
+_HIGH, _GAP = 19.0, 3.0
 
 
 class Judged(NamedTuple):
-    """A claim: its name, the verdict on it as stated, and the verdicts on its restatements."""
+    """A claim: its name, the verdict on it as stated, the verdicts on its restatements, and a few words that
+    say what it claims.
+    """
 
     name: str
     stated: str
     restated: Sequence[str]
+    words: str = ""
 
 
 def verdicts(claims: Sequence[Judged], fills: Mapping[str, str], title: str) -> Drawing:
-    """A column a claim: on top its verdict as stated, below those of its restatements, each in the fill of
-    its word. `fills` gives the words' order in the key. UsageError without claims.
+    """A line a claim: its name and words, its verdict as stated, and beside it those of its restatements,
+    each in the fill that `fills` has for its word. UsageError without claims.
     """
     if not claims:
         raise UsageError("Verdicts are drawn of at least one claim.")
     canvas = Canvas()
-    pitch = (svg.WIDTH - _LABELS) / len(claims)
-    second = _HIGH + 12
-    canvas.text(0, 18, "as stated")
-    if any(claim.restated for claim in claims):
-        canvas.text(0, second + 18, "restated")
+    most = max(len(claim.restated) for claim in claims)
+    first = svg.WIDTH - (1 + most) * (_WIDE + _GAP) - (8 if most else 0)
+    second = first + _WIDE + _GAP + 8
+    canvas.text(first, 12, "as stated", svg.SMALL, bold=True)
+    if most:
+        canvas.text(second, 12, "restated", svg.SMALL, bold=True)
     for place, claim in enumerate(claims):
-        x = _LABELS + place * pitch
-        canvas.cell(x, 0, pitch - _GAP, _HIGH, claim.name, fills[claim.stated], svg.SMALL)
+        y = 18 + place * (_HIGH + _GAP)
+        canvas.text(0, y + 14, claim.name, svg.SMALL, bold=True)
+        canvas.text(_NAME, y + 14, claim.words, svg.SMALL)
+        canvas.cell(first, y, _WIDE, _HIGH, claim.stated, fills[claim.stated], svg.SMALL)
         for k, word in enumerate(claim.restated):
-            canvas.cell(x, second + k * (_HIGH + _GAP), pitch - _GAP, _HIGH, "", fills[word])
-    x, y = _LABELS, canvas.height + 14
-    words = {word for claim in claims for word in (claim.stated, *claim.restated)}
-    for word, fill in fills.items():
-        if word in words:
-            canvas.rect(x, y, 12, 12, fill)
-            canvas.text(x + 18, y + 11, word, svg.SMALL)
-            x += 36 + svg.wide(word, svg.SMALL)
+            canvas.cell(second + k * (_WIDE + _GAP), y, _WIDE, _HIGH, word, fills[word], svg.SMALL)
     said = [
-        f"{claim.name} {claim.stated}" + (f" (restated: {', '.join(claim.restated)})" * bool(claim.restated))
+        f"{claim.name} {f'({claim.words}) ' if claim.words else ''}{claim.stated}"
+        + (f" (restated: {', '.join(claim.restated)})" * bool(claim.restated))
         for claim in claims
     ]
     return single(title, f"{'; '.join(said)}.", canvas)

@@ -233,7 +233,7 @@ def bytes_explained(counted: Rows) -> None:
             text += f"Rung 5's tile has half the tokens and twice the rows: weights are read {again} times, "
             text += "activations half as often. "
         text += "How often DRAM is read depends on the order of the tiles too. Rungs 1 to 4 take all rows "
-        text += "before the next tokens, and by then L2 has lost the first rows' weights. From rung 5 on "
+        text += "before the next tokens, when L2 has lost much of what it held. From rung 5 on "
         text += (
             "blocks that run together take all tokens of the same rows, and share their weights in L2: the "
         )

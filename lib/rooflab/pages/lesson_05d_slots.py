@@ -57,9 +57,9 @@ def two_instructions() -> None:
             "adds the same number to its *value*. Start the int32 sum at the bits of that float: read as a "
             "float, the result is 1.5 × 2²³ plus the sum, without conversion. "
             f"For a sum of {total:,}: {int(base.view(np.int32)):#x} - {-total:,} = {bits:#x}, which read as "
-            f"a float is {value:,.0f} = {float(base):,.0f} - {-total:,}. The multiply-add that scales it takes "
-            "the constant off again, exactly. With wgmma this wins nothing: its sums start at zero or at "
-            "what is there already, so the constant would first have to be written, one instruction each."
+            f"a float is {value:,.0f} = {float(base):,.0f} - {-total:,}. The multiply-add that scales it "
+            "takes the constant off again, exactly. With wgmma this wins nothing: its sums start at zero or "
+            "at what is there already, so the constant would first have to be written, one instruction each."
         ],
     )
 

@@ -59,7 +59,8 @@ def layouts_compared(here: Lab) -> None:
         return
     text = "What is that worth? [Part 05b](05b_decode.ipynb) builds kernels for one token's product."
     if len(rows) > 2:
-        text += " The first bar is of one that reads blocks, the second of one that reads planes. The third reads planes too, and asks for "
+        text += " The first bar is of one that reads blocks, the second of one that reads planes. "
+        text += "The third reads planes too, and asks for "
         text += "several loads before it uses the first, which 05b explains:"
     display.say(text)
     title, (n, k) = "Read speed of one product, one token", study.SHAPES[0]

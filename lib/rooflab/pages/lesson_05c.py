@@ -42,7 +42,7 @@ def opening(here: Lab, source: Store) -> Opening:
     answer += "below takes from Python "
     answer += ", ".join(f"{us:.1f} µs {name}" for us, name in zip(rows["each"], names, strict=True))
     without, graph = _source_rates(source)
-    answer += f", kernel included. The source, a compiled program whose launches are cheaper, writes tokens "
+    answer += ", kernel included. The source, a compiled program whose launches are cheaper, writes tokens "
     answer += f"{graph / without - 1:.0%} faster by a graph."
     able = (
         "say what a launch costs the CPU, and when the GPU waits for it",
@@ -57,8 +57,8 @@ def opening(here: Lab, source: Store) -> Opening:
 
 
 def _real_token(here: Lab) -> str:
-    """What of lesson 02's token launching is, where the record has it both launched one by one and as a graph;
-    nothing elsewhere.
+    """What of lesson 02's token launching is, where the record has it both launched one by one and as a
+    graph; nothing elsewhere.
     """
     cases = attribution.decode([_CONTEXT], hf.VARIANTS[:2], weights="random")
     rows = here.store.read("attribution")
@@ -69,8 +69,8 @@ def _real_token(here: Lab) -> str:
     if graph >= eager:
         return ""
     return (
-        f" Lesson 02's token takes {eager / 1e3:.1f} ms launched from PyTorch and {graph / 1e3:.1f} ms as a graph "
-        f"of the same kernels: launching and the Python around it are {1 - graph / eager:.0%} of it."
+        f" Lesson 02's token takes {eager / 1e3:.1f} ms launched from PyTorch and {graph / 1e3:.1f} ms as a "
+        f"graph of the same kernels: launching and the Python around it are {1 - graph / eager:.0%} of it."
     )
 
 

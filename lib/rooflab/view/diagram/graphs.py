@@ -150,7 +150,7 @@ def capture(chain: pd.DataFrame) -> Drawing:
     nodes = ", ".join(f"{each.kernel} ({each.reads} to {each.writes})" for each in launches)
     says = (
         f"{len(launches)} launches of a chain. One by one each takes {call:.1f} µs of the CPU and its kernel "
-        f"{kernel:.1f} µs, so from launch to launch the GPU waits {waits:.0%} of the time. Captured: {nodes}. Replayed by one call "
-        "the kernels follow each other."
+        f"{kernel:.1f} µs, so from launch to launch the GPU waits {waits:.0%} of the time. "
+        f"Captured: {nodes}. Replayed by one call the kernels follow each other."
     )
     return single("A CUDA graph: capture once, replay often", says, canvas)

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from rooflab import claims, lab
 from rooflab.analysis import q8_0 as analysis
 from rooflab.claims import scorecard
-from rooflab.hardware import crossover, device, roofline
+from rooflab.hardware import crossover, device
 from rooflab.lab import Lab
 from rooflab.ops import mmq
 from rooflab.pages import Opening, Rows, facts
@@ -21,17 +21,15 @@ from rooflab.pages.lesson_05e_dispatcher import dispatcher as dispatcher
 from rooflab.pages.lesson_05e_ridges import against_prediction as against_prediction
 from rooflab.pages.lesson_05e_ridges import ridges as ridges
 from rooflab.pages.lesson_05e_sweep import COLOUR as _COLOUR
-from rooflab.pages.lesson_05e_sweep import DP4A, Shape
+from rooflab.pages.lesson_05e_sweep import DP4A, Shape, q8_0_against_fp16
 from rooflab.pages.lesson_05e_sweep import WAYS as WAYS
 from rooflab.pages.lesson_05e_sweep import by_tokens as _wide
 from rooflab.pages.lesson_05e_sweep import leads as _lead
 from rooflab.pages.lesson_05e_sweep import of as _of
-from rooflab.pages.lesson_05e_sweep import q8_0_against_fp16
 from rooflab.pages.lesson_05e_sweep import sweep as sweep
 from rooflab.pages.lesson_05e_sweep import tiles as tiles
 from rooflab.pages.lesson_05e_sweep import token_ticks as _token_ticks
 from rooflab.studies import mmq as study
-from rooflab.studies import q8_0 as decode
 from rooflab.view import display, explorer, plot
 from rooflab.words import counted, listed
 

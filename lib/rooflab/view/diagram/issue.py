@@ -71,9 +71,9 @@ def issue_slots(chips: Sequence[Device], halves: Sequence[Device] = (), window: 
         peak = chip.fp16_tensor if half else chip.int8_tensor
         rate = f"{share * peak:,.0f} of {peak:,.0f} {'TFLOP/s' if half else 'TOP/s'}"
         free = (
-            f"{PER_WEIGHT} × 32 ÷ {TILE} = {beside:.2f} instructions a sum"
+            f"{PER_WEIGHT} × 32 ÷ {TILE} = {beside:.2f} a sum"
             if half
-            else f"time for {each:.1f} instructions a sum, {len(STEPS)} needed"
+            else f"time for {each:.1f} a sum, {len(STEPS)} needed"
         )
         canvas.text(left, y + 64, f"{free}; tensor cores at {share:.0%}: {rate}", svg.SMALL + 0.5)
         y += 84

@@ -57,6 +57,12 @@ def layouts_compared(here: Lab) -> None:
     rows, gpu = _layouts(here), here.run["gpu"]
     if len(rows) < 2:
         return
+    text = "What is that worth? [Part 05b](05b_decode.ipynb) builds kernels for one token's product."
+    if len(rows) > 2:
+        text += " The first bar is of one that reads blocks, the second of one that reads planes. "
+        text += "The third reads planes too, and asks for "
+        text += "several loads before it uses the first, which 05b explains:"
+    display.say(text)
     title, (n, k) = "Read speed of one product, one token", study.SHAPES[0]
     roof = ("read", here.roof["dram_read"].value, "GB/s")
     fig, _ = bars(rows, list(rows["layout"]), gpu, title, roof, "gb_s")
@@ -130,8 +136,8 @@ def cost_of_an_outlier() -> None:
     grown[["lost", "beside"]] = [lost(times) for times in grown["times"]]
     grown["times"] = ["1 (no outlier)", *(f"{times}" for times in grown["times"][1:])]
     names = {"times": "One number in 256, made so many times larger"}
-    names |= {"lost": "Error of all numbers, RMS ÷ their RMS"}
-    names |= {"beside": "The same of the outlier's 31 neighbours"}
+    names |= {"lost": "Typical error of all numbers, of their typical size"}
+    names |= {"beside": "Of the outlier's 31 neighbours"}
     display.table(grown, names, dict.fromkeys(("lost", "beside"), "{:.1%}"))
 
 

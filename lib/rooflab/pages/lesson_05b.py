@@ -27,10 +27,10 @@ def opening(here: Lab, n: int, k: int) -> Opening:
     own, gpu = rows[rows["kind"] == "own"], here.run["gpu"]
     first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
     answer = (
-        f"{best['impl']} reads at {best['roof_fraction']:.0%} of the {gpu}'s read roof; against "
-        f"{first['impl']} "
+        f"The fastest of {len(own)} kernels, {best['impl']}, reads at {best['roof_fraction']:.0%} of the "
     )
-    answer += f"it is {display.speed(first['median_us'] / best['median_us'])}"
+    answer += f"{gpu}'s read roof; against the first it is "
+    answer += display.speed(first["median_us"] / best["median_us"])
     dense = rows[rows["impl"] == "torch.matmul"]
     if len(dense):
         answer += f", against FP16 {display.speed(dense['median_us'].iloc[0] / best['median_us'])}"
@@ -183,9 +183,13 @@ def beside_published(n_asked: int, k_asked: int, here: Lab, gpu: str) -> None:
         text = "Published, for comparison: llama.cpp's own test of this shape says "
         text += f"{theirs['median_us']:.1f} µs on an H200, warm. On the {gpu}, warm, the best rung "
         text += f"here takes {ours:.1f} µs"
-        text += ", as long as cold" if abs(ours / least - 1) < 0.03 else ""
-        text += ": the matrix has "
-        text += f"{n_asked * k_asked * study.WEIGHT_BYTES / here.run['l2_bytes']:.0%} of the L2's size. "
+        same = abs(ours / least - 1) < 0.03
+        text += ", as long as cold" if same else ""
+        share = n_asked * k_asked * study.WEIGHT_BYTES / here.run["l2_bytes"]
+        text += f": the matrix alone has {share:.0%} of the L2's size"
+        if same and 0.8 < share <= 1:
+            text += ", x and y come beside it, and most likely each pass drives out what the next needs"
+        text += ". "
         text += "Theirs includes quantising x; ours does not, and [part 05](05_q8_0.ipynb) has that time."
         display.say(text)
 
@@ -222,16 +226,17 @@ def counters_explained(seen: Rows, rungs: Any) -> Any:
         text += " differ in what it takes to move them. **A request brings "
         text += ", ".join(f"{row['used']:.0f}" for row in (one, two, three))
         text += f" and {four['used']:.0f} bytes that are used** on rungs 1 to 4, so rung 4 needs the fewest "
+        text += "requests; instructions fall with them. On rung 1 that is "
         text += (
-            "requests; instructions fall with them. Neither factor tells that alone: rung 1's few sectors "
+            f"{one['load_sectors_per_request']:.1f} sectors × 32 bytes × {one['load_efficiency_pct']:.1f}%: "
         )
         text += (
-            "are loads of a byte or two a lane, rung 4's many are 16 bytes a lane, all used. On rungs 2 and "
+            "of its four loads one brings 32 bytes of quants, one 64 of x, and two a byte of the scale for "
         )
         text += (
-            "3 neighbouring loads fetch the same sectors again. These are averages over all loads, scales "
+            "all lanes. On rungs 2 and 3 neighbouring loads fetch the same sectors again. Each 2-byte load "
         )
-        text += "and x included; each 2-byte load of a word counts alone."
+        text += "of a word counts alone."
         display.say(text)
     return same
 
@@ -243,8 +248,10 @@ def loads_of(here: Lab, n: int, k: int) -> Rows:
     return loads
 
 
-def loads_in_flight(loads: Rows) -> None:
-    """Show rung 4 by the number of loads that a lane has under way, and say what they cost."""
+def loads_in_flight(loads: Rows, rows: Rows) -> None:
+    """Show rung 4 by the number of loads that a lane has under way, and say what they cost; the ladder's
+    `rows` have one of these builds, timed once more.
+    """
     names = {"unroll": "Loads a lane", "median_us": "µs", "roof_fraction": "Of the roof"}
     names |= {"registers": "Registers"}
     forms = {"median_us": "{:.2f}", "roof_fraction": "{:.0%}"}
@@ -254,6 +261,11 @@ def loads_in_flight(loads: Rows) -> None:
         text = f"With {most['unroll']} loads under way the rung {display.against(most, few)} the same with "
         text += f"{few['unroll']}. What is under way takes registers: {most['registers']} a thread "
         text = f"{text}instead of {few['registers']}, as the compiler deals them, addresses and all."
+        again = loads[loads["unroll"] == _UNDER_WAY]["median_us"]
+        ladder = rows[rows["impl"] == q8_0.LADDERS["q8_0"][3].name]["median_us"]
+        if len(again) and len(ladder) and again.iloc[0] != ladder.iloc[0]:
+            text += f" The build with {_UNDER_WAY} was timed twice: {ladder.iloc[0]:.2f} µs among the rungs, "
+            text += f"{again.iloc[0]:.2f} here."
         display.say(text)
 
 
@@ -348,10 +360,7 @@ def takeaway(
     text += f"{best['roof_fraction']:.0%} of the roof; rung 3 reads 34-byte blocks at {word['gb_s']:,.0f}.\n"
     if len(seen) >= 4 and same:
         text += "- Narrow loads cost requests and instructions: from DRAM every rung reads the same bytes.\n"
-    text += (
-        "- From rung 2 on products are added as whole numbers, exactly, before the scales come in: four at "
-    )
-    text += "a time on rungs 2 and 3, 16 on rungs 4 and 5, a whole block on rung 6.\n"
+    text += "- Whole numbers add up exactly, so a scale comes in once for four products or more.\n"
     if growth == growth:
         text += f"- {tokens} tokens take {growth:.2f} times as long as one, each on its fastest rung."
     display.say(text)
@@ -375,11 +384,12 @@ def explore(read_roof: float, every: Rows, gpu: str, here: Lab, n: int) -> Any:
 
     return explorer.Explorer(
         "q8-decode",
-        every[every["batch"].notna()],
+        every[every["batch"].notna()].assign(predicted_us=every["bytes"] / read_roof / 1e3),
         x="batch",
         controls={"impl": "Contestant", "n": "Rows"},
         roof=("DRAM read", read_roof, "GB/s"),
         title=f"Q8_0 matvec on {gpu}, cold",
+        foretold="at least {} µs (measured read roof)",
         bound=bound,
         measure=explorer.measurer(here),
         xlog=False,

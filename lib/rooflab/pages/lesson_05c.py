@@ -14,6 +14,7 @@ from rooflab.lab import Lab
 from rooflab.ops import q8_0
 from rooflab.pages import Opening, Rows, bars, named_facts
 from rooflab.records.store import Store
+from rooflab.studies import attribution, hf
 from rooflab.studies import q8_0 as study
 from rooflab.view import diagram, display, explorer, plot
 
@@ -25,6 +26,7 @@ WAYS = {
     "as a graph": "in a graph",
 }
 _PAIR = ["Number", "Suggestion", "Measured on", "Before (µs)", "After (µs)", "Times as fast"]
+_CONTEXT = 1024  # tokens before the one of lesson 02 that is quoted
 _KERNELS = (0.5, 1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)  # microseconds that a kernel may take
 
 
@@ -34,22 +36,42 @@ def opening(here: Lab, source: Store) -> Opening:
     rows = chain[chain["clock"].isin(["wall", "graph"])]
     names = [WAYS[way] for way in rows["way"]]
     launches, gpu = 4 * int(rows["layers"].iloc[0]), here.run["gpu"]
-    answer = f"Into launches, where kernels are short. On the {gpu} one launch from Python takes "
+    answer = (
+        f"Into launches, where kernels are short.{_real_token(here)} On the {gpu} one launch of the chain "
+    )
+    answer += "below takes from Python "
     answer += ", ".join(f"{us:.1f} µs {name}" for us, name in zip(rows["each"], names, strict=True))
     without, graph = _source_rates(source)
-    answer += (
-        f", kernel included; the source, a compiled program, gains {graph / without - 1:.0%} by a graph."
-    )
+    answer += ", kernel included. The source, a compiled program whose launches are cheaper, writes tokens "
+    answer += f"{graph / without - 1:.0%} faster by a graph."
     able = (
         "say what a launch costs the CPU, and when the GPU waits for it",
         "record a decoder's launches in a CUDA graph with buffers that stay valid",
-        "refuse a size that an int cannot hold",
+        "replace thousands of launches by one",
     )
     fig, _ = bars(rows, names, gpu, f"A chain of {launches} launches")
     first, last = rows.iloc[0], rows.iloc[-1]
     caption = f"A chain of {launches} launches on {gpu}, {plot.dates(rows)}: {names[0]} it takes "
     caption += f"{first['median_us'] / last['median_us']:.1f} times as long as {names[-1]}."
     return answer, able, (fig, caption)
+
+
+def _real_token(here: Lab) -> str:
+    """What of lesson 02's token launching is, where the record has it both launched one by one and as a
+    graph; nothing elsewhere.
+    """
+    cases = attribution.decode([_CONTEXT], hf.VARIANTS[:2], weights="random")
+    rows = here.store.read("attribution")
+    us = rows[rows["case"].isin([case.id for case in cases])].set_index("impl")["median_us"]
+    if len(us) < len(cases):
+        return ""
+    eager, graph = (float(us[name]) for name in hf.VARIANTS[:2])
+    if graph >= eager:
+        return ""
+    return (
+        f" Lesson 02's token takes {eager / 1e3:.1f} ms launched from PyTorch and {graph / 1e3:.1f} ms as a "
+        f"graph of the same kernels: launching and the Python around it are {1 - graph / eager:.0%} of it."
+    )
 
 
 def _source_rates(source: Store) -> tuple[float, float]:
@@ -119,8 +141,8 @@ def suggestions(here: Lab) -> Rows:
     return pd.DataFrame(pairs, columns=_PAIR)
 
 
-def sizes_before_the_cast() -> None:
-    """Say which of the review's suggestions is about sizes, and how a launcher refuses one."""
+def _sizes_before_the_cast() -> str:
+    """Which of the review's suggestions is about sizes, and how a launcher refuses one."""
     n, k = 65536, 32768
     cast = int(np.int64(n * k).astype(np.int32))
     size = _refusal(lambda: q8_0.check_sizes(1, k, n, 32, "A product"))
@@ -128,18 +150,16 @@ def sizes_before_the_cast() -> None:
     text = f"A review of the source's code left seven suggestions; {tested} of them are tested here. One "
     text += "asks to check sizes before they are cast: "
     text += f"kernels count in 32-bit ints, and {n:,} × {k:,} = {n * k:,} is, as an int, {cast:,}. After the "
-    text += f'cast a wrong number may look valid. The launchers here refuse such a product: "{size}"'
-    display.say(text)
+    return f'{text}cast a wrong number may look valid. The launchers here refuse such a product: "{size}"'
 
 
-def also_tested(here: Lab, gpu: str, source: Store) -> Rows:
-    """Show, folded, what the review's other suggestions bring and what a product in FP32 takes; the pairs of
-    `suggestions`.
-    """
+def also_tested(here: Lab, gpu: str, source: Store) -> None:
+    """Show, folded, what a review's suggestions bring and what a product in FP32 takes."""
     pairs, seen, side = suggestions(here), instructions_an_element(here), fp32_products(here)
     forms = dict.fromkeys(_PAIR[3:5], "{:,.1f}")
     caption = "Each suggestion, as two kernels that differ in nothing else"
-    parts: list[Any] = [_best_of(pairs), (pairs, dict(zip(_PAIR, _PAIR, strict=True)), forms, caption)]
+    parts: list[Any] = [_sizes_before_the_cast(), _best_of(pairs)]
+    parts += [(pairs, dict(zip(_PAIR, _PAIR, strict=True)), forms, caption)]
     if len(seen) == 3:
         names = {"impl": "Rung", "each": "Instructions an element", "dram_pct": "DRAM busy %"}
         names |= {"stall_long_scoreboard": "Stalled on memory (cycles)"}
@@ -158,8 +178,7 @@ def also_tested(here: Lab, gpu: str, source: Store) -> Rows:
         forms = dict.fromkeys(("mb", "predicted_us", "median_us"), "{:,.0f}") | {"error": "{:.0e}"}
         caption = f"One product for {side['batch'].iloc[0]} tokens, and one for each"
         parts += [fp32_products_compared(side, gpu, source), (side, names, forms, caption)]
-    display.fold_parts("The review's other suggestions, and a product in FP32", parts)
-    return pairs
+    display.fold_parts("What a review suggested, and a prompt's product in FP32", parts)
 
 
 def _best_of(pairs: Rows) -> str:
@@ -223,10 +242,12 @@ def chains(here: Lab) -> tuple[Rows, int]:
     chain = timed_chain(here)
     layers = int(chain["layers"].iloc[0])
     launches = 4 * layers
-    names = {"said": "Launched", "clock": "Clock", "median_us": "Chain (µs)", "each": "A launch (µs)"}
+    names = {"said": "Launched", "median_us": "Chain (µs)", "each": "A launch (µs)"}
     forms = {"median_us": "{:,.1f}", "each": "{:.1f}"}
     shown = chain.assign(said=chain["way"].map(WAYS))
-    display.table(shown, names, forms, f"{layers} layers, {launches} launches")
+    shown = shown[shown["clock"].isin(["wall", "graph"])]
+    caption = f"{layers} layers, {launches} launches, until the GPU is done"
+    display.table(shown, names, forms, caption)
     return chain, launches
 
 
@@ -333,7 +354,6 @@ def takeaway(gpu: str, us: Rows, launches: int, graph: float) -> None:
     text += (
         f"{us['bare', 'wall'] / launches:.0f} without, {graph / launches:.1f} in a graph, kernel included.\n"
     )
-    text += "- Check sizes before the cast: a test with small sizes does not find that fault.\n"
     text += "- Allocate buffers before the capture: a warm-up call hides that fault."
     display.say(text)
 

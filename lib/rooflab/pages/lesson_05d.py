@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,17 +15,16 @@ from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_05b import errors_of_rungs
-from rooflab.pages.lesson_05d_orders import divided_along_k as divided_along_k
-from rooflab.pages.lesson_05d_orders import divided_drawn as divided_drawn
-from rooflab.pages.lesson_05d_orders import order_drawn as order_drawn
+from rooflab.pages.lesson_05d_orders import later_rungs as later_rungs
 from rooflab.pages.lesson_05d_orders import tile_order as tile_order
 from rooflab.pages.lesson_05d_orders import tiles_drawn as tiles_drawn
-from rooflab.pages.lesson_05d_slots import SCALING, SLOTS, pays_on
+from rooflab.pages.lesson_05d_slots import SCALING, SLOTS, room_on
 from rooflab.pages.lesson_05d_slots import counters as counters
 from rooflab.pages.lesson_05d_slots import slots_by_gpu as slots_by_gpu
 from rooflab.pages.lesson_05d_slots import slots_counted as slots_counted
 from rooflab.pages.lesson_05d_slots import slots_explained as slots_explained
 from rooflab.pages.lesson_05d_slots import time_by_rung as time_by_rung
+from rooflab.pages.lesson_05d_slots import two_instructions as two_instructions
 from rooflab.studies import mmq as study
 from rooflab.studies.q8_0 import WEIGHT_BYTES
 from rooflab.view import display, explorer, page, plot
@@ -45,12 +45,8 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     int8 = known.get("int8_tensor", float("nan"))
     best = exact.iloc[0]
     each = study.operations_of(best["impl"]) or SCALING
-    answer = (
-        f"Int8 pays in full where {each} instructions fit in the time in which the tensor cores make one "
-    )
-    answer += (
-        f"sum. Predicted from datasheets: {pays_on(here.spec, each)}. Measured on the {gpu}: exact int8 "
-    )
+    answer = f"Each int8 sum costs {each} ordinary instructions. {room_on(here.spec, each)} Measured on the "
+    answer += f"{gpu}: exact int8 "
     answer += f"reaches {best['tflop_s']:,.0f} TOP/s"
     if len(halves):
         answer += f", FP16 with weights scaled first {halves['tflop_s'].iloc[0]:,.0f} TFLOP/s"
@@ -71,11 +67,13 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     said = plot.caption(exact, gpu, f"{title}, int8 rungs", ("int8", int8, "TFLOP/s"), y="tflop_s")
     said = said.replace("TFLOP/s", "TOP/s")
     if here.spec:
-        said += f" That roof is a library's best; the datasheet's peak is {here.spec.int8_tensor:,.0f} TOP/s."
+        said += f" The roof is a library's best; the datasheet's peak is {here.spec.int8_tensor:,.0f} TOP/s."
     if len(halves) and "fp16_tensor" in known:
         roof = ("FP16", known["fp16_tensor"], "TFLOP/s")
         _as_halves(fig, own, roof[1])
         said += " " + plot.caption(halves, gpu, "FP16 rungs", roof, y="tflop_s")
+        if halves["tflop_s"].iloc[0] > roof[1]:
+            said += " That roof is a library's best too, and this kernel is faster."
     return answer + ".", able, (fig, said)
 
 
@@ -139,21 +137,6 @@ def rungs_said(rows: Rows, names: Sequence[str]) -> None:
             line += f": {by.loc[name, 'tflop_s']:,.0f} TOP/s" + (f", {worth}" if worth else "")
         said.append(f"- {line}.")
     display.say("\n".join(said))
-
-
-def stays_said(rows: Rows, tokens: int, n: int, k: int) -> None:
-    """Say where rung 8 helps, and what it is worth on this product, beside rung 7."""
-    by, names = rows.set_index("impl")["tflop_s"], ("7_fp16_wgmma", "8_stream_k")
-    text = "**Rung 8** divides the tiles left over, too few for all SMs, along k (drawn below). It does "
-    text += "them first, so that the sums that other blocks need are written early."
-    if by.index.isin(names).sum() == len(names):
-        before, after = (float(by[name]) for name in names)
-        level = max(before, after) / min(before, after) < LEVEL
-        here = "it makes no difference" if level else "it helps" if after > before else "it does not help"
-        text += " This is meant for products with few tiles; "
-        text += f"at {n:,} × {k:,} by {tokens:,} tokens {here}: {after:,.0f} TFLOP/s beside rung 7's "
-        text += f"{before:,.0f}."
-    display.say(text)
 
 
 def ladder_times(rows: Rows, gpu: str) -> None:
@@ -244,18 +227,17 @@ def bytes_explained(counted: Rows) -> None:
         text += f"{narrow['weights']}; predicted {narrow['mb'] - wider['mb']:,.0f} MB less, counted "
         text += f"{narrow['read'] - wider['read']:,.0f}. "
         off = (counted["read"] / counted["mb"] - 1).abs()
-        text += f"All counts lie within {off.max():.0%} of the prediction. "
+        text += f"All counts lie within {math.ceil(100 * off.max())}% of the prediction. "
         if "5_large_tiles" in seen.index:
             again = seen.loc["5_large_tiles", "weights"]
             text += f"Rung 5's tile has half the tokens and twice the rows: weights are read {again} times, "
             text += "activations half as often. "
+        text += "How often DRAM is read depends on the order of the tiles too. Rungs 1 to 4 take all rows "
+        text += "before the next tokens, when L2 has lost much of what it held. From rung 5 on "
         text += (
-            "How often DRAM is read depends on the order of the tiles too. Rungs 1 to 4 take all rows before "
+            "blocks that run together take all tokens of the same rows, and share their weights in L2: the "
         )
-        text += (
-            "the next tokens; from rung 5 on tiles that run together share their weights in L2, and the last "
-        )
-        text += f"rung reads DRAM {seen['dram'].iloc[-1]:.2f} times."
+        text += f"last rung reads DRAM {seen['dram'].iloc[-1]:.2f} times."
         display.say(text)
 
 
@@ -264,9 +246,9 @@ def takeaway(chips: Rows, gpu: str, exact: Rows, int8: float, halves: Rows) -> N
     text = (
         "- Exact scales for every 32 weights cost two or three instructions a sum. Int8 pays in full where a "
     )
-    text += "chip has an issue slot for each. By datasheet "
+    text += "chip has time for them while its tensor cores make the next. By datasheet "
     text += " and ".join(
-        f"the {row['GPU']} has {row[SLOTS]:.1f} a sum" for _, row in chips.iloc[[0, 2]].iterrows()
+        f"the {row['GPU']} has time for {row[SLOTS]:.1f}" for _, row in chips.iloc[[0, 2]].iterrows()
     )
     text += ".\n"
     text += f"- On the {gpu} the best exact rung reaches {exact['tflop_s'].iloc[0]:,.0f} TOP/s, "

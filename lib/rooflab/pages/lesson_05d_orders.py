@@ -18,9 +18,9 @@ from rooflab.view import diagram, display, plot
 _REFERENCE = "h200"  # whose data sheet is taken for a device that is no Hopper
 
 _STREAM_K = """
-**Rung 8** ([source](../kernels/mmq/8_stream_k.cu)) is rung 7 with blocks that stay. Each takes its part of
-the tiles left over, which are divided along k, then tile after tile (**stream-K**, as INT4's rung 13 in
-[04c](04c_batch.ipynb)):
+Rung 8 is rung 7 with blocks that stay. Each takes its part of the tiles left over, which are divided along k,
+then tile after tile (**stream-K**, as INT4's rung 13 in [04c](04c_batch.ipynb)). It does them first, so that
+the sums that other blocks need are written early:
 
 ```text
 132 blocks, one an SM
@@ -36,10 +36,20 @@ while there is work:
 ```
 """
 
+_TILE_ORDER = """
+```text
+once, when the weights are loaded:
+    quants + 128, in the order of the tensor core's first operand
+for each 32 of k, a warp:
+    load 16 bytes: 16 weights of mine         # rung 8: eight loads of 2 bytes
+    for each two of them:
+        bits = 0x64, byte, 0x64, byte         # FP16: 1024 + 128 + q, as drawn above
+        a = (bits - 1152) * scale             # exact, then rounded once
+```
 
-def order_drawn() -> diagram.Drawing:
-    """Where one lane's weights lie in planes and in tile order."""
-    return diagram.tile_order()
+64 rows × 64 of k lie in one piece of memory. One copy brings a tile with its scales, so one thread starts all
+copies, before the block's other warps have begun.
+"""
 
 
 def tiles_drawn(here: Lab) -> None:
@@ -51,9 +61,27 @@ def tiles_drawn(here: Lab) -> None:
     diagram.warpgroups_take_turns(hopper).show()
 
 
-def divided_drawn() -> None:
-    """Draw how rung 8 divides the tiles left over along k."""
-    diagram.divided_along_k().show()
+def later_rungs(here: Lab, rows: Rows, gpu: str, tokens: int, n: int, k: int) -> None:
+    """Say what rungs 8 and 9 change, and what that is worth on this product; how they do it, folded."""
+    by = rows.set_index("impl")["tflop_s"]
+    text = "- **Rung 8** ([source](../kernels/mmq/8_stream_k.cu)) is about work left over: it divides the "
+    text += "tiles that are too few for all SMs along k"
+    if {"7_fp16_wgmma", "8_stream_k"} <= set(by.index):
+        before, after = float(by["7_fp16_wgmma"]), float(by["8_stream_k"])
+        level = max(before, after) / min(before, after) < LEVEL
+        what = "it makes no difference" if level else "it helps" if after > before else "it does not help"
+        text += f". That is meant for products with few tiles; at {n:,} × {k:,} by {tokens:,} tokens {what}: "
+        text += f"{after:,.0f} TFLOP/s beside rung 7's {before:,.0f}"
+    text += (
+        ".\n- **Rung 9** ([source](../kernels/mmq/9_tile_order.cu)) is about order: it stores the weights as "
+    )
+    text += "the tensor cores take them, **tile order**, so a lane loads 16 of its weights at once. Rung 8 "
+    text += "spends a load and five instructions on two weights, three a weight where two were predicted"
+    if {"8_stream_k", "9_tile_order"} <= set(by.index):
+        text += f": {by['9_tile_order']:,.0f} TFLOP/s beside {by['8_stream_k']:,.0f}"
+    display.say(text + ".")
+    _divided_along_k(here, gpu)
+    display.fold_parts("Rung 9: where one lane's weights lie", [diagram.tile_order().html(), _TILE_ORDER])
 
 
 def _gains_drawn(found: Rows, gpu: str) -> None:
@@ -91,30 +119,32 @@ def tile_order(here: Lab, gpu: str) -> None:
         text += f"level with it (within {LEVEL - 1:.0%}) or ahead at {level} of {len(rival)} products; at "
         text += f"the worst of them it is {rival['gain'].min():.2f} times as fast."
     display.say(text)
-    _exchange(found)
-    _widths(found)
+    parts = [_exchange(found), _widths(found)]
+    display.fold_parts("Rung 9 on small products: shared tiles, and tiles that fit", filter(None, parts))
 
 
-def _widths(found: Rows) -> None:
-    """Say, folded, what tiles of every width by eights are worth over rung 8's few, by the law of time."""
+def _widths(found: Rows) -> str:
+    """Say what tiles of every width by eights are worth over rung 8's few, by the law of time."""
     rung, coarse = "mmq/9_tile_order", tuple(law.tokens for law in stream_k.laws("mmq/8_stream_k"))
     many = found[found["batch"] > min(coarse)]
     if many.empty:
-        return
+        return ""
     sizes = [(row.n, row.k, row.batch) for row in many.itertuples()]
     worth = pd.Series(
         [stream_k.predicted_us(rung, *at, coarse) / stream_k.predicted_us(rung, *at) for at in sizes]
     )
     n, k, batch = sizes[int(worth.idxmax())]
     tokens = stream_k.options_for(rung, n, k, batch)["TOKENS"]
-    text = "A tile's tokens are the columns of `wgmma`, which takes every multiple of 8 up to 256. Rung 8 is "
+    text = "**Tiles fit the tokens.** "
+    text += (
+        "A tile's tokens are the columns of `wgmma`, which takes every multiple of 8 up to 256. Rung 8 is "
+    )
     text += f"built for {len(coarse)} widths from {min(coarse)} on, rung 9 for every one. A width that fits "
-    text += "the tokens leaves fewer columns without tokens, and tiles that fill the SMs better. By the law "
-    text += f"of time, which was measured for each width on an H200, this saves {1 - 1 / worth.median():.1%} "
+    text += "the tokens leaves fewer columns without tokens, and tiles that fill the SMs better. By the "
+    text += f"same formula, fitted for each width on an H200, this saves {1 - 1 / worth.median():.1%} "
     text += f"at the median of these {len(many)} products of more than {min(coarse)} tokens, and most, "
     text += f"{1 - 1 / worth.max():.0%}, on {n:,} × {k:,} by {batch:,} tokens, in tiles of {tokens}. The two "
-    text += "were not recorded side by side."
-    display.fold_parts("Rung 9's tiles fit the tokens", [text])
+    return text + "were not recorded side by side."
 
 
 _EXCHANGE = """
@@ -131,17 +161,18 @@ The blocks of a tile wait for one another, so all must run at the same time: a c
 """
 
 
-def _exchange(found: Rows) -> None:
-    """Say, folded, how the blocks of a tile add it up together, and on which products that is chosen."""
+def _exchange(found: Rows) -> str:
+    """Say how the blocks of a tile add it up together, and on which products that is chosen."""
     rung = "mmq/9_tile_order"
     macros = [stream_k.options_for(rung, row.n, row.k, row.batch) for row in found.itertuples()]
     parts = pd.Series([each.get("PARTS", 0) for each in macros], index=found.index)
-    text = "In rung 8 the block with the end of a tile adds what the others left, one after the other. Of "
+    text = "**Blocks add up a shared tile together.** "
+    text += "In rung 8 the block with the end of a tile adds what the others left, one after the other. Of "
     text += "few rows many blocks share a tile, and it waits for all of them. In rung 9 the blocks of such a "
     text += (
-        "tile exchange their sums: each adds up a share of the outputs. A law of time chooses between the "
+        "tile exchange their sums: each adds up a share of the outputs. A formula fitted to measured times "
     )
-    text += "two for each shape. "
+    text += "([07b](07b_predicting.ipynb)) chooses between the two for each shape. "
     some = found[parts > 0]
     if len(some):
         others = found[parts == 0]["gain"].median()
@@ -155,15 +186,14 @@ def _exchange(found: Rows) -> None:
     few = stream_k.options_for(rung, 1792, 10240, 80)
     if few.get("PARTS"):
         text += f"On 1,792 × 10,240 by 80 tokens {few['PARTS']} blocks would share each tile."
-    title = "Rung 9's blocks add up a shared tile together"
-    display.fold_parts(title, [text + "\n" + _EXCHANGE])
+    return text + "\n" + _EXCHANGE
 
 
-def divided_along_k(here: Lab, gpu: str) -> None:
+def _divided_along_k(here: Lab, gpu: str) -> None:
     """Show, folded, how rung 8 divides a tile's k, and where that is faster than rung 7."""
     cases = [c for c in here.cases("mmq") if c.cache == "cold" and not c.options]
     found = q8_0.divided_along_k(here.measure("mmq", [c for c in cases if study.takes_halves(c.impl)]))
-    parts: list[Any] = [_STREAM_K]
+    parts: list[Any] = [diagram.divided_along_k().html(), _STREAM_K]
     if len(found):
         by = found.groupby("where")["gain"].agg(["size", "min", "median", "max"])
         by = by.reindex([q8_0.IDLE, q8_0.WIDER, q8_0.NEITHER]).dropna().reset_index()
@@ -180,4 +210,4 @@ def divided_along_k(here: Lab, gpu: str) -> None:
         text += f"{min(waits):.1f} to {max(waits):.1f} µs longer on an H200. Rung 8 is faster by more than "
         text += f"{LEVEL - 1:.0%} at {(found['gain'] >= LEVEL).sum()} of {len(found)} products."
         parts += [text, (by, names, forms, f"Rung 8 ÷ rung 7, {gpu}: by what rung 7 leaves idle")]
-    display.fold_parts("Rung 8 divides the tiles left over along k (stream-K)", parts)
+    display.fold_parts("Rung 8: the tiles left over, divided along k (stream-K)", parts)

@@ -18,7 +18,7 @@ from rooflab.view import diagram, display, plot
 from rooflab.words import listed
 
 SCALING = 3  # instructions for a block's sum: convert, multiply, multiply-add
-SLOTS = "Issue slots a sum"
+SLOTS = "Instructions that fit, a sum"
 
 
 def _pays(chip: Device, each: int) -> str:
@@ -30,13 +30,38 @@ def _pays(chip: Device, each: int) -> str:
     return "in part" if study.issue_bound(chip, each) > chip.fp16_tensor else "no"
 
 
-def pays_on(spec: Device | None, each: int) -> str:
-    """The same in words, of a chip with slow tensor cores, of a fast one and of this one."""
-    chips = [device.get("rtx-4090"), device.get("h200")]
+def room_on(spec: Device | None, each: int) -> str:
+    """Whether int8 pays by datasheet, in sentences: of a chip with fast tensor cores, of one with slow ones
+    and of this one.
+    """
+    chips = [device.get("h200"), device.get("rtx-4090")]
     if spec and spec.name not in [chip.name for chip in chips]:
         chips.append(spec)
-    said = [f"{_pays(chip, each)} on the {chip.name} ({study.room(chip):.1f} fit)" for chip in chips]
-    return listed(said)
+    verdicts = {"yes": "int8 pays in full", "in part": "int8 pays in part", "no": "int8 does not pay"}
+    said = [
+        f"the {chip.name} has time for {study.room(chip):.1f}: {verdicts[_pays(chip, each)]}"
+        for chip in chips
+    ]
+    return f"While the tensor cores make one, by datasheet, {'; '.join(said)}."
+
+
+def two_instructions() -> None:
+    """Say, folded, how scaling a sum takes two instructions instead of three, with a sum worked out."""
+    base, total = np.float32(1.5 * 2**23), -1000
+    bits = int(base.view(np.int32)) + total
+    value = float(np.int32(bits).view(np.float32))
+    display.fold_parts(
+        "How three instructions become two",
+        [
+            "Floats near 1.5 × 2²³ lie exactly one apart, so adding a whole number to such a float's *bits* "
+            "adds the same number to its *value*. Start the int32 sum at the bits of that float: read as a "
+            "float, the result is 1.5 × 2²³ plus the sum, without conversion. "
+            f"For a sum of {total:,}: {int(base.view(np.int32)):#x} - {-total:,} = {bits:#x}, which read as "
+            f"a float is {value:,.0f} = {float(base):,.0f} - {-total:,}. The multiply-add that scales it "
+            "takes the constant off again, exactly. With wgmma this wins nothing: its sums start at zero or "
+            "at what is there already, so the constant would first have to be written, one instruction each."
+        ],
+    )
 
 
 def slots_by_gpu() -> Rows:
@@ -67,7 +92,7 @@ def slots_by_gpu() -> Rows:
     columns = ["GPU", SLOTS, "int8", "int8, 3 instructions", "int8, 2 instructions", "FP16"]
     chips = pd.DataFrame(chips, columns=columns)
     forms = dict.fromkeys(columns[2:], "{:,.0f}") | {SLOTS: "{:.1f}"}
-    caption = "Issue slots while the tensor cores make one sum, and TOP/s"
+    caption = "Instructions that a lane has time for while the tensor cores make one sum, and TOP/s"
     display.table(chips, dict(zip(columns, columns, strict=True)), forms, caption, folded=True)
     return chips
 
@@ -99,8 +124,8 @@ def _with_two(chips: list[Device]) -> list[str]:
         return []
     each = listed(f"{study.issue_bound(chip, 2):,.0f} TOP/s on the {chip.name}" for chip in two)
     return [
-        f"**Two instructions would allow {each}, but they are possible with mma only** (rung 5, measured "
-        "below). Hopper's peak rate is that of wgmma, and wgmma needs all three."
+        f"**Two instructions would allow {each}, but only mma can do with two** (rung 5 does; how, "
+        "folded below). Hopper's peak rate is that of wgmma, and wgmma needs all three."
     ]
 
 
@@ -192,8 +217,12 @@ def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
     if len(fast):
         text += f"{fast['impl'].iloc[0]}, which scales weights and not sums, makes do with "
         text += f"{fast['all'].iloc[0]:,.0f} million instructions and keeps its tensor cores "
-        text += f"{fast['tensor_pct'].iloc[0]:.0f}% busy" + _busy_beside_rate(fast.iloc[0], here.spec) + "."
-    display.say(text + _tensor_cores(found))
+        text += (
+            f"{fast['tensor_pct'].iloc[0]:.0f}% busy"
+            + _busy_beside_rate(fast.iloc[0], here.spec, int(here.run["sms"]))
+            + "."
+        )
+    display.say(text + _conversions(found) + _tensor_cores(found))
 
 
 def _clock_counted(row: Any, here: Lab, name: str) -> str:
@@ -210,7 +239,7 @@ def _clock_counted(row: Any, here: Lab, name: str) -> str:
     )
 
 
-def _busy_beside_rate(row: Any, spec: Device) -> str:
+def _busy_beside_rate(row: Any, spec: Device, sms: int) -> str:
     """The share of the datasheet's FP16 peak that a rung reached while it was counted, where it is less than
     the share of cycles in which its tensor cores were busy.
     """
@@ -218,7 +247,27 @@ def _busy_beside_rate(row: Any, spec: Device) -> str:
     share = rate / spec.fp16_tensor
     if not LEVEL * 100 * share < row["tensor_pct"]:
         return ""
-    return f", of such cycles: by rate it was at {share:.0%} of the datasheet's peak"
+    cycles = row["inst_executed"] / row["issue_active"] / 4 / sms / row["time_ns"]
+    text = (
+        f" of its cycles. They were {cycles:.2f} a nanosecond, so "
+        if LEVEL * cycles < spec.boost_mhz / 1e3
+        else ": "
+    )
+    return f"{text}by rate it was at {share:.0%} of the datasheet's peak"
+
+
+def _conversions(found: Rows) -> str:
+    """Why rung 4 executes more instructions than rung 3, where it does."""
+    if not {"3_wide", "4_cp_async"} <= set(found.index):
+        return ""
+    wide, copied = (float(found.loc[name, "all"]) for name in ("3_wide", "4_cp_async"))
+    if copied < LEVEL * wide:
+        return ""
+    return (
+        f"\n\n**Conversions.** Rung 4 executes {copied:,.0f} million instructions, rung 3 {wide:,.0f}. "
+        "`cp.async` copies scales as they are, in FP16. So every warp loads and converts them beside each "
+        "product; rung 3 converts a scale once, on its way to shared memory."
+    )
 
 
 def _tensor_cores(found: Rows) -> str:

@@ -13,13 +13,15 @@ from matplotlib.patches import Patch
 from rooflab import claims, lab
 from rooflab.analysis import q8_0 as analysis
 from rooflab.claims import scorecard
-from rooflab.hardware import crossover, device, roofline
+from rooflab.hardware import crossover, device
 from rooflab.lab import Lab
 from rooflab.ops import mmq
 from rooflab.pages import Opening, Rows, facts
 from rooflab.pages.lesson_05e_dispatcher import dispatcher as dispatcher
+from rooflab.pages.lesson_05e_ridges import against_prediction as against_prediction
+from rooflab.pages.lesson_05e_ridges import ridges as ridges
 from rooflab.pages.lesson_05e_sweep import COLOUR as _COLOUR
-from rooflab.pages.lesson_05e_sweep import DP4A, Shape
+from rooflab.pages.lesson_05e_sweep import DP4A, Shape, q8_0_against_fp16
 from rooflab.pages.lesson_05e_sweep import WAYS as WAYS
 from rooflab.pages.lesson_05e_sweep import by_tokens as _wide
 from rooflab.pages.lesson_05e_sweep import leads as _lead
@@ -28,12 +30,10 @@ from rooflab.pages.lesson_05e_sweep import sweep as sweep
 from rooflab.pages.lesson_05e_sweep import tiles as tiles
 from rooflab.pages.lesson_05e_sweep import token_ticks as _token_ticks
 from rooflab.studies import mmq as study
-from rooflab.studies import q8_0 as decode
 from rooflab.view import display, explorer, plot
 from rooflab.words import counted, listed
 
 _DP4A, _MMQ, _HALVES, _DEQUANTISE, _RESIDENT = WAYS
-_NEAR = 1.1  # a ratio over another's that still is about the same
 
 
 def _way(impl: str, kind: str) -> str:
@@ -64,17 +64,11 @@ def by_way(rows: Rows) -> Rows:
     return fastest.sort_values(["n", "k", "batch"])
 
 
-def _q8_0_against_fp16(wide: pd.DataFrame) -> pd.Series:
-    """How many times as fast the best product on Q8_0 weights is as the library on FP16, by tokens."""
-    own = wide[[_DP4A, _MMQ, _HALVES]].min(axis=1)
-    return (wide[_RESIDENT] / own).dropna()
-
-
 def opening(fastest: Rows, measured: Sequence[Shape], gpu: str) -> Opening:
     """The first screen: which way is fastest at how many tokens."""
     n, k = measured[0]
     wide = _wide(fastest, (n, k))
-    leads, gain = _lead(wide), _q8_0_against_fp16(wide)
+    leads, gain = _lead(wide), q8_0_against_fp16(wide)
     first = leads[0]
     last = max(size for size in wide.index if len(leads) == 1 or size < leads[1][0])
     text = f"On the {gpu}, at {n:,} × {k:,}, {first[1]} is the fastest way "
@@ -85,9 +79,8 @@ def opening(fastest: Rows, measured: Sequence[Shape], gpu: str) -> Opening:
         text += f", and Q8_0 weights beat cuBLAS on resident FP16 weights up to {before.max()} tokens"
     if len(level):
         rest = gain[gain.index >= level.min()]
-        ahead, behind = int((rest > crossover.LEVEL).sum()), int((rest < 1 / crossover.LEVEL).sum())
-        text += f". Of the {len(rest)} numbers of tokens measured from {level.min()} on, they are ahead at "
-        text += f"{ahead}, level (within 2%) at {len(rest) - ahead - behind} and behind at {behind}"
+        span = " to ".join(sorted({f"{rest.min():.2f}", f"{rest.max():.2f}"}))
+        text += f". From {level.min()} tokens on Q8_0 runs at {span} times the speed of FP16"
     if len(leads) > 1:
         text += ". A program chooses by such measured crossovers"
     able = [
@@ -97,7 +90,7 @@ def opening(fastest: Rows, measured: Sequence[Shape], gpu: str) -> Opening:
     ]
     title = "The fastest way, by number of tokens"
     caption = f"{title}, on {gpu}, {plot.dates(fastest)}. A way leads until another is more than 2% faster. "
-    caption += _two_layouts(fastest, measured)
+    caption += _two_layouts(fastest, measured) + _single_points(fastest, measured)
     return f"{text}.", able, (_strips(fastest, measured, title), caption)
 
 
@@ -113,9 +106,23 @@ def _two_layouts(fastest: Rows, measured: Sequence[Shape]) -> str:
     if not tiled or not takes:
         return ""
     return (
-        f"One copy of the weights cannot have all of it: {listed(takes)} take planes, the fastest {tiled} "
-        "takes tile order."
+        f"The weights lie in memory in two layouts: {listed(takes)} take planes, the fastest {tiled} takes "
+        "tile order."
     )
+
+
+def _single_points(fastest: Rows, measured: Sequence[Shape]) -> str:
+    """Which leads rest on one measured number of tokens between another way's, where there are any."""
+    found = []
+    for n, k in measured:
+        wide = _wide(fastest, (n, k))
+        lead, sizes = _lead(wide), wide.dropna(how="all").index
+        for before, (start, way), (end, after) in zip(lead, lead[1:], lead[2:], strict=False):
+            if before[1] == after and ((sizes >= start) & (sizes < end)).sum() == 1:
+                found.append(f"{way} at {start:,} tokens of {n:,} × {k:,}")
+    if not found:
+        return ""
+    return f" A lead at one measured number of tokens is no crossover yet: {listed(found)}."
 
 
 def _strips(fastest: Rows, measured: Sequence[Shape], title: str) -> Figure:
@@ -186,30 +193,6 @@ def run_facts(here: Lab, rows: Rows, measured: Sequence[Shape]) -> None:
     )
 
 
-def ridges(here: Lab, shape: Shape) -> tuple[float, float]:
-    """Show, and return, at how many tokens FP16 arithmetic takes as long as reading the weights, for Q8_0 and
-    for FP16.
-    """
-    n, k = shape
-    read, unit = here.roof["dram_read"].value, here.roof["fp16_tensor"].value
-    table = pd.DataFrame({"form": ["Q8_0", "FP16"], "size": [decode.WEIGHT_BYTES, 2]})
-    table["us"] = [roofline.gemm_bytes(1, n, k, size) / read / 1e3 for size in table["size"]]
-    table["tokens"] = table["us"] * unit * 1e6 / roofline.gemm_flops(1, n, k)
-    names = {"form": "Weights", "us": "Bytes at the roof (µs)"}
-    names |= {"tokens": "Ridge, with FP16 arithmetic (tokens)"}
-    display.table(table, names, {"us": "{:.1f}", "tokens": "{:.0f}"}, f"{n:,} × {k:,}")
-    lower, upper = (float(tokens) for tokens in table["tokens"])
-    display.say(
-        f"T tokens are 2 × {n:,} × {k:,} × T operations. At {unit:,.0f} TFLOP/s they take as long as Q8_0's "
-        f"bytes, {table['us'].iloc[0]:.1f} µs, for T = {lower:.0f}. Exact int8 has a roof of its own, which "
-        "scaling sets ([05d](05d_mmq.ipynb)).\n\n"
-        f"So Q8_0 should win up to {lower:.0f} tokens. From there to {upper:.0f} its lead should shrink to "
-        "nothing: Q8_0 waits for arithmetic already, FP16 still for its bytes. Beyond, both do the same "
-        "arithmetic."
-    )
-    return lower, upper
-
-
 def crossovers(fastest: Rows, measured: Sequence[Shape]) -> None:
     """Say which way is the fastest at how many tokens, with and without FP16 weights, folded."""
     lines = []
@@ -223,103 +206,6 @@ def crossovers(fastest: Rows, measured: Sequence[Shape]) -> None:
         lines.append(line)
     title = "The fastest way on each shape, by tokens: a way leads until another is more than 2% faster"
     display.fold_items(title, lines)
-
-
-def against_prediction(here: Lab, fastest: Rows, shape: Shape, ridges_of: tuple[float, float]) -> None:
-    """Say where Q8_0 is overtaken, beside the ridges, Q8_0's and FP16's, that were predicted."""
-    ridge, upper = ridges_of
-    wide, text = _wide(fastest, shape), ""
-    gain = _q8_0_against_fp16(wide)
-    if len(gain):
-        lost, level = gain.index[gain < 1 / crossover.LEVEL], gain.index[gain <= crossover.LEVEL]
-        if len(lost) and lost[0] < ridge:
-            text += f"The prediction is missed: Q8_0 should win up to the ridge, at {ridge:.0f} tokens, and "
-            text += f"FP16 weights overtake at {lost[0]}. There our kernels stay further from their "
-            text += "roof than cuBLAS from its own. "
-        else:
-            text += _won(here, wide, shape, gain[gain.index <= ridge], ridge)
-            text += f"\n\nQ8_0's lead should be gone by FP16's ridge, at {upper:.0f}; "
-            text += _lead_gone(gain, int(level[0])) if len(level) else "it never is. "
-        text += (
-            f"At {counted(int(gain.index[-1]), 'token')} Q8_0 runs at {gain.iloc[-1]:.2f} times the speed of "
-        )
-        text += "resident FP16. "
-        if gain.iloc[-1] < crossover.LEVEL:
-            text += "Where arithmetic decides, the smaller format saves memory and hardly any time. "
-        if len(level):
-            text += _change_places(wide, gain[gain.index >= level[0]])
-    both = wide[[_DP4A, _DEQUANTISE]].dropna()
-    if len(both):
-        behind = both.index[both[_DP4A] >= both[_DEQUANTISE]]
-        text = f"{text.strip()}\n\ndp4a, which needs no tensor cores and takes eight tokens at a time, "
-        text += (
-            f"falls behind dequantising at {counted(int(behind.min()), 'token')}."
-            if len(behind)
-            else "stays ahead of it."
-        )
-    display.say(text.strip())
-
-
-def _lead_gone(gain: pd.Series, tokens: int) -> str:
-    """How Q8_0 stands beside resident FP16 at the first number of tokens at which it is not ahead."""
-    at = f"at {counted(tokens, 'token')}"
-    if gain[tokens] < 1 / crossover.LEVEL:
-        return f"{at} it is, and Q8_0 is behind, at {gain[tokens]:.2f} times resident FP16's speed. "
-    return f"{at} it is: there the two are level within {crossover.LEVEL - 1:.0%}. "
-
-
-def _change_places(wide: pd.DataFrame, rest: pd.Series) -> str:
-    """That Q8_0 and resident FP16 change places more than once where they should be level, and the step of
-    tokens at which the ratio moves most, by whose time; nothing if they do not.
-    """
-    order = [gain > 1 for gain in rest if not 1 / crossover.LEVEL <= gain <= crossover.LEVEL]
-    turns = sum(a != b for a, b in zip(order, order[1:], strict=False))
-    if turns < 2:
-        return ""
-    moved = (rest / rest.shift()).map(math.log).abs()
-    last = int(moved.idxmax())
-    first = int(rest.index[rest.index.get_loc(last) - 1])
-    own = wide[[_DP4A, _MMQ, _HALVES]].min(axis=1)
-    text = f"\n\n**From {rest.index[0]:,} tokens on the two change places {turns} times.** Each takes "
-    text += "tokens in tiles of its own, so its time moves in steps. The largest change: from "
-    text += f"{first:,} to {last:,} tokens resident FP16 goes from {wide[_RESIDENT][first]:.1f} to "
-    text += f"{wide[_RESIDENT][last]:.1f} µs, the best on Q8_0 from {own[first]:.1f} to {own[last]:.1f}. "
-    return text + "Which tiles cuBLAS takes is its own choice and not recorded. "
-
-
-def _won(here: Lab, wide: pd.DataFrame, shape: Shape, below: pd.Series, ridge: float) -> str:
-    """Whether Q8_0 wins up to its ridge, and by how much beside the ratio of the bytes."""
-    if below.empty:
-        return f"No number of tokens below Q8_0's ridge, at {ridge:.0f}, was measured."
-    ratio, least, most = 2 / decode.WEIGHT_BYTES, below.min(), below.max()
-    if least <= crossover.LEVEL:
-        return (
-            f"Up to Q8_0's ridge, at {ridge:.0f} tokens, Q8_0 is not ahead everywhere: it is {least:.2f} to "
-            f"{most:.2f} times as fast as resident FP16, where its bytes promise {ratio:.2f}."
-        )
-    text = f"**Up to Q8_0's ridge, at {ridge:.0f} tokens, Q8_0 wins, as predicted"
-    if max(most / ratio, ratio / least) <= _NEAR:
-        return (
-            f"{text}, and by about as much**: {least:.2f} to {most:.2f} times, its bytes promise {ratio:.2f}."
-        )
-    text += (
-        f", but not by what its bytes promise**: {least:.2f} to {most:.2f} times instead of {ratio:.2f}. It "
-    )
-    text += "depends on how near each comes to the time of its bytes: "
-    ends = sorted({int(below.idxmax()), int(below.idxmin())})
-    return text + "; ".join(_over_bytes(here, wide, shape, tokens) for tokens in ends) + "."
-
-
-def _over_bytes(here: Lab, wide: pd.DataFrame, shape: Shape, tokens: int) -> str:
-    """How many times the time of their bytes the best on Q8_0 and resident FP16 take."""
-    read, row = here.roof["dram_read"].value, wide.loc[tokens]
-    own = row[[_DP4A, _MMQ, _HALVES]].min()
-    over = [
-        us / (roofline.gemm_bytes(1, *shape, size) / read / 1e3)
-        for us, size in ((own, decode.WEIGHT_BYTES), (row[_RESIDENT], 2))
-    ]
-    text = f"at {counted(int(tokens), 'token')} Q8_0 takes {over[0]:.2f} times that and resident FP16 "
-    return f"{text}{over[1]:.2f}"
 
 
 def quantiser_share(here: Lab, fastest: Rows, shape: Shape) -> pd.DataFrame:
@@ -395,7 +281,7 @@ def published(here: Lab, rows: Rows, shape: Shape) -> None:
 def takeaway(fastest: Rows, shape: Shape, share: pd.DataFrame, gpu: str) -> None:
     """What to take away, computed."""
     wide = _wide(fastest, shape)
-    gain = _q8_0_against_fp16(wide)
+    gain = q8_0_against_fp16(wide)
     lead = _lead(wide)
     until = [start for start, way in lead if way == _RESIDENT]
     first = wide[wide.index < until[0]] if until and until[0] > wide.index[0] else wide
@@ -417,7 +303,7 @@ def takeaway(fastest: Rows, shape: Shape, share: pd.DataFrame, gpu: str) -> None
     text += "shape decides, too. Both belong to one GPU.\n"
     text += "- Say what a time includes"
     if len(share):
-        text += f": here quantising, {share['share'].max():.1%} of it at most"
+        text += f": here quantising, up to {share['share'].max():.1%} of it"
     display.say(f"{text}.")
 
 

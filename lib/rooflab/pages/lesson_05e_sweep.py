@@ -49,13 +49,20 @@ def token_ticks(ax: Any, rows: Rows) -> None:
     ax.set_xticks(ticks, [str(tokens) for tokens in ticks])
 
 
+def q8_0_against_fp16(wide: pd.DataFrame) -> pd.Series:
+    """How many times as fast the best product on Q8_0 weights is as the library on FP16, by tokens."""
+    own = wide[list(WAYS[:3])].min(axis=1)
+    return (wide[WAYS[4]] / own).dropna()
+
+
 def tiles(fastest: Rows, shape: Shape) -> None:
     """Draw the tiles that each way makes of some numbers of tokens, where those were recorded."""
     drawing = diagram.passes(of(fastest, shape).sort_values("way", key=lambda ways: ways.map(WAYS.index)))
     if drawing is not None:
         display.say(
             "A kernel takes the tokens in tiles. A tile reads the weights once, whether all its places hold "
-            "a token or not. The token that no longer fits begins another pass, or needs a wider tile:"
+            "a token or not; dp4a alone has no more work than it has tokens. The token that no longer fits "
+            "begins another pass, or needs a wider tile:"
         )
         drawing.show()
 
@@ -103,15 +110,15 @@ def _unexplained(fastest: Rows, shape: Shape) -> str:
             found.append((last["median_us"] / first["median_us"], text))
     if not found:
         return ""
-    head = "**More tokens in less time.** A tile that fills up should cost the same."
+    head = "**More tokens in less time.** A tile that fills up should cost the same, but:"
+    why = "No counters of these launches were recorded."
     if repeats:
-        head += (
+        why += (
             f" A guess for `{repeats}`: it fills the empty places of its tile with the last token. So many "
         )
-        head += "reads of the same line of L2 may be slow, and fewer places are empty with more tokens."
-    head += " No counters of these launches were recorded. Measured:"
+        why += "reads of the same line of L2 may be slow, and fewer places are empty with more tokens."
     texts = "\n".join(text for _, text in sorted(found))
-    return f"{head}\n\n{texts}\n\nSo take no crossover from a single point there."
+    return f"{head}\n\n{texts}\n\n{why} So take no crossover from a single point there."
 
 
 def _tile(row: Any) -> str:
@@ -155,7 +162,8 @@ def sweep(fastest: Rows, shape: Shape, gpu: str) -> None:
     plot.show(
         fig,
         f"{text}A ring: from here on another pass, a wider tile or another kernel. Level: more "
-        "tokens in the same pass or tile cost nothing. A slope at many tokens: arithmetic.",
+        "tokens in the same pass or tile cost nothing (dp4a's do: it works for each token). A slope at many "
+        "tokens: arithmetic.",
     )
     left = _unexplained(fastest, shape)
     if left:

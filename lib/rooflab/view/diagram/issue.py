@@ -1,8 +1,8 @@
 """Issue slots beside the tensor cores: how long one block's product takes, in slots of its SM, and how many
 instructions its scaling adds.
 
-A slot is one instruction of one lane for each sum of 32 products; both rates are of data sheets. A sum is
-scaled once it is there, and has its own colour in both rows.
+A slot is one instruction of a warp, on a sum of 32 products in each lane; both rates are of data sheets. A
+sum is scaled once it is there, and has its own colour in both rows.
 """
 
 from __future__ import annotations
@@ -71,14 +71,19 @@ def issue_slots(chips: Sequence[Device], halves: Sequence[Device] = (), window: 
         peak = chip.fp16_tensor if half else chip.int8_tensor
         rate = f"{share * peak:,.0f} of {peak:,.0f} {'TFLOP/s' if half else 'TOP/s'}"
         free = (
-            f"{PER_WEIGHT} × 32 ÷ {TILE} = {beside:.2f} slots a sum"
+            f"{PER_WEIGHT} × 32 ÷ {TILE} = {beside:.2f} a sum"
             if half
-            else f"{each:.1f} slots a sum, {len(STEPS)} needed"
+            else f"time for {each:.1f} a sum, {len(STEPS)} needed"
         )
         canvas.text(left, y + 64, f"{free}; tensor cores at {share:.0%}: {rate}", svg.SMALL + 0.5)
         y += 84
         said.append(f"{chip.name}, {what}: {free}, tensor cores busy {share:.0%}")
-    canvas.text(0, y + 8, "Blue: a sum, and the three instructions that scale it, in its shade.", svg.SMALL)
+    canvas.text(
+        0,
+        y + 8,
+        "Blue: a sum in each of 32 lanes, and the three instructions that scale it, in its shade.",
+        svg.SMALL,
+    )
     if halves:
         made = f"Amber: {PER_WEIGHT} instructions make a weight FP16 for {TILE} tokens"
         amber = f"{made}; a sum has 32 weights."

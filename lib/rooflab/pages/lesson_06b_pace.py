@@ -153,9 +153,9 @@ def _left_out(here: Lab, found: _Tested) -> str:
     return text
 
 
-def four_changes(here: Lab) -> diagram.Drawing:
-    """What rung 11 changes in rung 9, on a lab's device."""
-    return diagram.four_changes(diagram.of_lab(here))
+def changed_copies(here: Lab) -> diagram.Drawing:
+    """What rung 11 changes in rung 9's copies, on a lab's device."""
+    return diagram.four_changes(diagram.of_lab(here), pairs=(0,))
 
 
 def ring_at_work(takes: over_time.Lengths) -> diagram.Drawing:

@@ -182,12 +182,14 @@ _BEFORE = {
 }
 # What rung 11 changes beside its copies.
 _REST_OF_11 = """\
-**Rung 11**, change 3: query heads that share keys share a block, which is *packing* (*PackGQA*). With fewer \
-queries of each head, fewer products are masked and wasted. (Gemma-4-E4B's heads and window; a row is a query, \
-a column a key.) Change 4: the softmax may go on subtracting an earlier largest score: all weights and \
-`row_sum` are then too large by one factor, and outputs ÷ `row_sum` is the same. FP16 holds weights up to almost \
-2¹⁶, so rung 11 rescales only where one would exceed 2⁸. (A square is a row's largest score in a tile, the line \
-what its softmax subtracts; a cell is filled where any of the warp's 16 rows needs a rescale.)"""
+**Rung 11**, change 3: query heads that share keys share a block, which is *packing* (*PackGQA*). With \
+fewer queries of each head, fewer products are masked and wasted. (Gemma-4-E4B's heads and window; a row \
+is a query, a column a key.) Change 4: the softmax may go on subtracting an earlier largest score: all \
+weights and `row_sum` are then too large by one factor, and outputs ÷ `row_sum` is the same. FP16 holds \
+weights up to almost 2¹⁶, so rung 11 rescales only where one would exceed 2⁸. (A square is a row's largest \
+score in a tile, the line what its softmax subtracts; a cell is filled where any of the warp's 16 rows \
+needs a rescale.)"""
+
 # What small steps change.
 SMALL = {
     "14_pack_gqa": """\

@@ -85,7 +85,7 @@ def scores() -> np.ndarray:
 
 
 def four_changes(takes: over_time.Lengths, pairs: tuple[int, ...] = (0, 1)) -> Drawing:
-    """The four changes of rung 11, each beside rung 9, or one of their `pairs`: 0 is of copies, 1 the rest."""
+    """The four changes of rung 11, each beside rung 9, or those of `pairs`: 0 copies, 1 the rest."""
     parts = [_who_copies(), _blocks_live(takes), _which_rows(), _when_rescaled()]
     names = (
         "Who copies keys and values",

@@ -231,8 +231,8 @@ def attention_tiles(
             0, top + side + 36, f"Query {int(own['row']) + query}, dashed; out = o ÷ row_sum:", svg.SMALL
         )
         tile_softmax.draw_numbers(canvas, top + side + 53, states[step], query)
-        said = f"scores: q · k ÷ √{tile_softmax.width()}; rescale = exp(old − new row_max)"
-        canvas.text(0, top + side + 96, said, svg.SMALL)
+        canvas.text(0, top + side + 96, f"scores: q · k ÷ √{tile_softmax.width()};", svg.SMALL)
+        canvas.text(0, top + side + 110, "rescale = exp(old row_max − new row_max)", svg.SMALL)
         part = mine.iloc[step]
         frames.append((f"keys {part['row']} to {part['row'] + part['rows'] - 1}", canvas))
     each = keys.groupby("block").size()

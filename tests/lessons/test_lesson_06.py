@@ -233,7 +233,7 @@ def test_a_prompt_s_time_moves_from_attention_to_the_matrices(rows, h200):
     least = 2 * model_shapes.body(model) * 4096 / roofs[1] / 1e6
     assert 0.95 * least < 1e3 * whole.loc[("qwen2.5-1.5b", 4096), "matrices_ms"] < 1.3 * least
     shown = said("06d_decode.ipynb")
-    assert f"{there['share_before']:.0%}" in shown and f"Published: {analysis.SHARE:.0%}." in shown
+    assert f"{there['share_before']:.0%}" in shown and f"Its words say {analysis.SHARE:.0%};" in shown
 
 
 def test_the_source_s_own_share_is_near_what_it_says():
@@ -305,7 +305,7 @@ def test_06c_explains_how_far_a_nan_spreads(h200):
     spread = edges.loc[edges["NaN in v spread"] > 0, "NaN in v spread"]
     told = lesson_06c._how_far(spread)
     assert told.startswith("11_tma and torch.sdpa_math spread") and "all 140 earlier queries" in told
-    assert "rungs 4 to 10, 13 to 17) that is key 128: 12 of the 140 earlier queries" in told
+    assert "rungs 4 to 10, 12 to 17) that is key 128: 12 of the 140 earlier queries" in told
     assert "earlier" not in lesson_06c._how_far(spread * 0.8), "a share that tiles do not explain"
 
 

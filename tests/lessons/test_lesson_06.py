@@ -233,7 +233,7 @@ def test_a_prompt_s_time_moves_from_attention_to_the_matrices(rows, h200):
     least = 2 * model_shapes.body(model) * 4096 / roofs[1] / 1e6
     assert 0.95 * least < 1e3 * whole.loc[("qwen2.5-1.5b", 4096), "matrices_ms"] < 1.3 * least
     shown = said("06d_decode.ipynb")
-    assert f"{there['share_before']:.0%}" in shown and f"Published: {analysis.SHARE:.0%}." in shown
+    assert f"{there['share_before']:.0%}" in shown and f"Its words say {analysis.SHARE:.0%};" in shown
 
 
 def test_the_source_s_own_share_is_near_what_it_says():
@@ -305,7 +305,7 @@ def test_06c_explains_how_far_a_nan_spreads(h200):
     spread = edges.loc[edges["NaN in v spread"] > 0, "NaN in v spread"]
     told = lesson_06c._how_far(spread)
     assert told.startswith("11_tma and torch.sdpa_math spread") and "all 140 earlier queries" in told
-    assert "rungs 4 to 10, 13 to 17) that is key 128: 12 of the 140 earlier queries" in told
+    assert "rungs 4 to 10, 12 to 17) that is key 128: 12 of the 140 earlier queries" in told
     assert "earlier" not in lesson_06c._how_far(spread * 0.8), "a share that tiles do not explain"
 
 
@@ -374,7 +374,10 @@ def test_06b_says_what_its_counters_cannot_tell():
 
 def test_06e_says_how_many_of_its_steps_have_the_idea_of_a_rung(h200):
     page = said("06e_build.ipynb")
-    assert len(STEPS) == 3 and "Three of them have the idea of a rung of part 06" in page
+    assert (
+        len(STEPS) == 3
+        and "Steps b, c and e have the ideas of part 06's 1_scalar, 2_tiled and 5_padded" in page
+    )
 
 
 def test_06e_draws_as_many_loads_of_a_key_as_its_solutions_make():

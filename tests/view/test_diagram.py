@@ -97,6 +97,7 @@ def all_of(here):
         "q8": diagram.q8_layouts(),
         "accumulators": diagram.accumulators(),
         "matrices loaded": diagram.matrices_loaded(),
+        "scores of a row": diagram.scores_of_a_row(),
         "tiles": diagram.attention_tiles(),
         "softmax": diagram.online_softmax(),
         "banks": diagram.banks(),
@@ -859,3 +860,10 @@ def test_ldmatrix_gives_each_lane_a_register_of_every_matrix():
     one, other = diagram.matrices_loaded(), diagram.matrices_loaded(lane=31)
     assert "Lane 5 gets of matrix 0 row 1, columns 2 and 3; of matrix 1 row 1, columns 2 and 3" in one.says
     assert "of matrix 3 row 7, columns 6 and 7" in other.says
+
+
+def test_a_lane_s_eight_scores_are_of_two_queries_that_it_shares_with_three_lanes():
+    one, other = diagram.scores_of_a_row(), diagram.scores_of_a_row(lane=31)
+    assert "Lane 5 shares queries 1 and 9 with lanes 4 to 7." in one.says
+    assert "query 1, key 2 in s[0][0]" in one.says and "query 9, key 11 in s[1][3]" in one.says
+    assert "Lane 31 shares queries 7 and 15 with lanes 28 to 31." in other.says

@@ -139,8 +139,8 @@ def _built(row: Any, rows: Rows) -> str:
 def _verdict(ratio: float, reads: bool) -> str:
     """What a rung's time says that is `ratio` times the least by its reads from L2, or by its products."""
     if ratio > NEAR:
-        return f"**Verdict**: {times(ratio)} times that."
-    text = f"**Verdict**: {times(ratio)} times that. "
+        return f"**Verdict**: {times(ratio)} times the prediction."
+    text = f"**Verdict**: {times(ratio)} times the prediction. "
     if reads and ratio < 1:
         return f"{text}L1 answers some of its reads. Reads limit it."
     if reads:

@@ -15,8 +15,8 @@ from rooflab.pages import Opening, Rows, bars, facts
 from rooflab.pages.lesson_06b_occupancy import NEAR as NEAR
 from rooflab.pages.lesson_06b_occupancy import blocks_an_sm as blocks_an_sm
 from rooflab.pages.lesson_06b_occupancy import busy_units as busy_units
+from rooflab.pages.lesson_06b_pace import changed_copies as changed_copies
 from rooflab.pages.lesson_06b_pace import drawing_tested as drawing_tested
-from rooflab.pages.lesson_06b_pace import four_changes as four_changes
 from rooflab.pages.lesson_06b_pace import pace_of_roles as pace_of_roles
 from rooflab.pages.lesson_06b_pace import pace_of_the_drawing as pace_of_the_drawing
 from rooflab.pages.lesson_06b_pace import ring_at_work as ring_at_work
@@ -208,7 +208,7 @@ def _matched(rows: Rows) -> list[str]:
 
 def fastest_by_width(sweep: Any, gpu: str) -> None:
     """Show the fastest rung of every width beside the fastest peer, and the ratio of their speeds."""
-    lines, level = [], []
+    lines, level, spread = [], list[str](), list[str]()
     for width in study.WIDTHS:
         rows = sweep(width)
         rows = rows[rows["seq"].eq(rows["seq"].max())].sort_values("median_us")
@@ -221,14 +221,17 @@ def fastest_by_width(sweep: Any, gpu: str) -> None:
         ]
         ratio = peers["median_us"].iloc[0] / own["median_us"].iloc[0] if len(peers) else float("nan")
         lines.append([width, own["seq"].iloc[0], *cells, ratio])
-        level += [str(width)] if len(peers) and display.level(own.iloc[0], peers.iloc[0]) else []
+        if len(peers) and display.level(own.iloc[0], peers.iloc[0]):
+            near = 1 / crossover.LEVEL <= ratio <= crossover.LEVEL
+            (level if near else spread).append(str(width))
     first: dict[str, list[int]] = {}
     for width, _, fastest, *_ in lines:
         first.setdefault(fastest.partition("(")[2].rstrip(")"), []).append(width)
     if first:
         said = [f"{name} at {listed(widths)} wide" for name, widths in first.items()]
-        beside = f" At {listed(level)} wide a library is level with ours: within {crossover.LEVEL - 1:.0%}."
-        beside = beside if level else ""
+        beside = [f"at {listed(level)} wide within {crossover.LEVEL - 1:.0%} of ours"] if level else []
+        beside += [f"at {listed(spread)} wide within the spread of the samples"] if spread else []
+        beside = f" A library is level: {', '.join(beside)}." if beside else ""
         display.say(f"**The fastest rungs: {'; '.join(said)}.{beside}**")
     names = [
         "Width",
@@ -383,9 +386,11 @@ def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
         found = found[found["kind"].eq("own") & found["seq"].eq(found["seq"].max())]
         if each != width and len(found):
             first.setdefault(found.loc[found["median_us"].idxmin(), "impl"], []).append(each)
+    said: dict[str, list[str]] = {}
     for name, widths in first.items():
-        text += f"- At {listed(widths)} wide, causal and without a window, the fastest rung is {name}."
-        text += f"{largest_step(here, name)}\n"
+        said.setdefault(largest_step(here, name), []).append(f"{name} at {listed(widths)} wide")
+    for step, rungs in said.items():
+        text += f"- Causal and without a window, the fastest at the other widths: {listed(rungs)}.{step}\n"
     portable = own[~own["impl"].isin(op.HOPPER)]
     text += "- Every shape has a rung without Hopper's instructions, too"
     if len(portable) and len(own):

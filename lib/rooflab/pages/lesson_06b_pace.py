@@ -153,9 +153,9 @@ def _left_out(here: Lab, found: _Tested) -> str:
     return text
 
 
-def four_changes(here: Lab) -> diagram.Drawing:
-    """What rung 11 changes in rung 9, on a lab's device."""
-    return diagram.four_changes(diagram.of_lab(here))
+def changed_copies(here: Lab) -> diagram.Drawing:
+    """What rung 11 changes in rung 9's copies, on a lab's device."""
+    return diagram.four_changes(diagram.of_lab(here), pairs=(0,))
 
 
 def ring_at_work(takes: over_time.Lengths) -> diagram.Drawing:
@@ -221,11 +221,7 @@ def roles_in_detail(here: Lab, every: Rows) -> None:
 **When is P handed over?** When {until} of the next tile's scores are made. Handed over at once, P[t] V[t] \
 would share the tensor cores with those scores, if K[t + 1] is there: both end late, and nothing multiplies \
 during the next softmax. Held back, the scores end first, and P[t] V[t] runs beside their softmax. What that \
-is worth is not recorded. {_worth_of_holding(here, found)}
-
-**Why until {until}, and not until the scores are done?** Presumably because warpgroups 1 and 2 need \
-a moment to see the signal and rescale; the last scores keep the tensor cores busy meanwhile. Other \
-shares are not recorded."""
+is worth, and other shares, are not recorded. {_worth_of_holding(here, found)}"""
     ]
     if kept:
         whole = share.queries * roles.WIDTH // 2 // share.threads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.view import display
@@ -20,4 +21,9 @@ def peers_words(here: Lab, own: Rows, peer: Rows, others: bool = True) -> str:
     who = f"the fastest library recorded, {peer['impl']} ({peer['tflop_s']:,.0f} TFLOP/s"
     other = published(here, peer) if others else float("nan")
     who += f"; {other:,.0f} published by others, whose clock includes the launch)" if other == other else ")"
-    return f"it {display.against(own, peer)} {who}"
+    if not display.level(own, peer):
+        return f"it {display.against(own, peer)} {who}"
+    ratio = float(peer["median_us"]) / float(own["median_us"])
+    if 1 / crossover.LEVEL <= ratio <= crossover.LEVEL:
+        return f"it is level, within {crossover.LEVEL - 1:.0%}, with {who}"
+    return f"it has {ratio:.2f} times the speed of {who}: a difference within the spread of the samples"

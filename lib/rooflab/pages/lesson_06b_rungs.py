@@ -85,7 +85,7 @@ def _rate_said(every: Rows, width: int, first: str | None, second: str) -> str:
         text += f", {row['tflop_s'] / before:.2f} times the {before:,.0f} of rung {first.partition('_')[0]}"
     if row["roof_fraction"] > 1:
         text += ". That is above the roof, which is what a library's product reached (what may explain it is "
-        text += "under *Measured: every width*)"
+        text += "under *Beyond the question*)"
     return text
 
 
@@ -180,6 +180,16 @@ _BEFORE = {
     "16_wide_stores": "15_warp_vote",
     "17_short_chain": "16_wide_stores",
 }
+# What rung 11 changes beside its copies.
+_REST_OF_11 = """\
+**Rung 11**, change 3: query heads that share keys share a block, which is *packing* (*PackGQA*). With \
+fewer queries of each head, fewer products are masked and wasted. (Gemma-4-E4B's heads and window; a row \
+is a query, a column a key.) Change 4: the softmax may go on subtracting an earlier largest score: all \
+weights and `row_sum` are then too large by one factor, and outputs ÷ `row_sum` is the same. FP16 holds \
+weights up to almost 2¹⁶, so rung 11 rescales only where one would exceed 2⁸. (A square is a row's largest \
+score in a tile, the line what its softmax subtracts; a cell is filled where any of the warp's 16 rows \
+needs a rescale.)"""
+
 # What small steps change.
 SMALL = {
     "14_pack_gqa": """\
@@ -235,9 +245,10 @@ holds would leave SMs idle at the end.""",
 }
 
 
-def small_steps(every: Rows, width: int) -> None:
+def small_steps(here: Lab, every: Rows, width: int) -> None:
     """Say what the rungs after rung 11 reach, one after the other, and, folded, what they change."""
-    parts, rows = list[str](), _at_chart(every, ("11_tma", *SMALL), width)
+    parts = [diagram.four_changes(diagram.of_lab(here), pairs=(1,)).html(), _REST_OF_11]
+    rows = _at_chart(every, ("11_tma", *SMALL), width)
     for name, change in SMALL.items():
         gain, before = _gains(every, _BEFORE[name], name)["gain"], _BEFORE[name].partition("_")[0]
         number = name.partition("_")[0]
@@ -270,6 +281,6 @@ def largest_step(here: Lab, name: str) -> str:
         return ""
     most = max(worths, key=lambda each: worths[each])
     return (
-        f" Of the steps from {step} to it, {most} is worth the most, {worths[most]:.2f} times the speed at "
-        "the median of its shapes."
+        f" Of the steps that lead there from {step}, {most} is worth the most, {worths[most]:.2f} times the "
+        "speed at the median of its shapes."
     )

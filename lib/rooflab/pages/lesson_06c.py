@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -65,9 +66,9 @@ def _by_the_gate(row: Any, rest: Rows) -> str:
         return f", and exceeds the gate's limit for its declared roundings, {row['error'] / limit:.1f} times"
     rule = f"uses {row['error'] / limit:.0%} of its limit by the gate, {1e3 * limit:.1f} ‰"
     if row.name != "3_half2" or not limit > rest["error_budget"].max():
-        return f" and is right all the same: it {rule}"
+        return f" and is right by the gate: it {rule}"
     return (
-        f" and is right all the same: it adds up scores in FP16, a plain computation that does so errs by "
+        f" and is right by the gate: it adds up scores in FP16, a plain computation that does so errs by "
         f"{1e3 * limit / 2:.1f} ‰, and the gate, this course's check of every kernel, allows twice that"
     )
 
@@ -80,7 +81,10 @@ def tested(some: Rows, rungs: list[Any]) -> None:
     )
     text += "far as they can do a test's shape"
     text += f": at the first chart's, all but {listed(missing)}." if missing else "."
-    text += " After the planted faults, tests take our rungs and of the libraries torch's alone."
+    text += (
+        " Faults are planted in a computation on the CPU. The tests after them take our rungs, and of the "
+    )
+    text += "libraries torch's alone."
     display.say(text)
 
 
@@ -193,6 +197,12 @@ def nan_spreads(edges: Rows) -> None:
         )
 
 
+def _keys_a_tile(rung: Any, macros: dict[str, int]) -> int:
+    """The keys of a rung's tile, by its macros or, where it has one size, by its source; or 0."""
+    fixed = re.search(r"\bKEYS = (\d+)[,;]", rung.path.read_text(encoding="utf-8"))
+    return macros.get("KEYS") or (int(fixed[1]) if fixed else 0)
+
+
 def _how_far(spread: Rows) -> str:
     """Which kernels spread a NaN further than others do, and why: by the first key of the tile that holds it,
     where that accounts for the shares.
@@ -203,7 +213,7 @@ def _how_far(spread: Rows) -> str:
     text = f"{listed(far.index)} {'spreads' if len(far) == 1 else 'spread'} a NaN in a value to "
     text += f"{spread.max():.0%} of these, others to about {spread.median():.0%}. "
     own = {case.impl: case for case in asks.edges() if case.kind == "own" and case.impl in spread.index}
-    tiles = {name: study.own_rung(case)[1].get("KEYS", 0) for name, case in own.items()}
+    tiles = {name: _keys_a_tile(*study.own_rung(case)[:2]) for name, case in own.items()}
     case = next(iter(own.values()), None)
     if case is None:
         return text

@@ -11,12 +11,13 @@ import pandas as pd
 from rooflab.analysis import attention as analysis
 from rooflab.hardware import crossover, roofline
 from rooflab.lab import Lab
-from rooflab.ops import SHARED_KIB
+from rooflab.ops import SHARED_KIB, attention_tiles
+from rooflab.ops import attention as op
 from rooflab.pages import Opening, Rows, named_facts, spread
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import diagram, display, explorer, page, plot
-from rooflab.words import listed, times
+from rooflab.words import counted, listed, times
 
 _COLOURS = [plot.COLOURS[k] for k in (0, 1, 2, 5, 6)]  # whose labels can be told apart
 
@@ -72,8 +73,28 @@ def least_times(read_roof: float) -> None:
 
 def ring_drawn(here: Lab) -> diagram.Drawing:
     """A warp's ring in rung 4, with as many slots as it has on a lab's device, or on the H200's kind."""
+    return diagram.ring_of_a_warp(_built_for(here))
+
+
+def _built_for(here: Lab) -> str:
+    """A lab's architecture, or the H200's where its limits are not known."""
     known = here.spec.sm if here.spec else ""
-    return diagram.ring_of_a_warp(known if known in SHARED_KIB else "90")
+    return known if known in SHARED_KIB else "90"
+
+
+def ring_built(here: Lab) -> dict[str, int]:
+    """Say how many slots a warp's ring has as rung 4 is built for a lab's device; its macros that are not as
+    the source has them.
+    """
+    rung = next(each for each in op.LADDERS["decode_attention"] if each.name == "4_cp_async")
+    group = study.HEADS // study.KV_HEADS
+    macros = attention_tiles.decode_tile_of(rung, group, 128, _built_for(here))
+    slots = macros["STAGES"]
+    display.say(
+        f"As built here, with `STAGES` = {slots}, a warp has {counted(slots, 'slot')}: "
+        f"{counted(slots - 1, 'tile')} on the way while it works on another."
+    )
+    return {"BF16": 0, "STAGES": slots}
 
 
 def ladder_times(here: Lab, cases: list[Any]) -> Rows:
@@ -182,7 +203,7 @@ def blocks_and_memory(cases: list[Any], here: Lab, gpu: str, sms: int) -> None:
     counted["blocks"] = [math.prod(map(int, grid.split("x"))) for grid in profile["grid"]]
     counted["idle"] = [max(0, sms - count) for count in counted["blocks"]]
     counted["million"] = counted["inst_executed"].astype(float) / 1e6
-    names = {"impl": "Rung", "blocks": "Blocks", "idle": "SMs without one", "again": "Read from L2 ÷ once"}
+    names = {"impl": "Rung", "blocks": "Blocks", "idle": "SMs without one", "again": "Times read from L2"}
     names |= {"million": "Instructions (million)", "stall_long_scoreboard": "Waiting for memory"}
     names |= {"dram_pct": "DRAM busy %"}
     forms = {"again": "{:.2f}", "dram_pct": "{:.0f}", "million": "{:.1f}", "stall_long_scoreboard": "{:.1f}"}
@@ -195,7 +216,7 @@ def blocks_and_memory(cases: list[Any], here: Lab, gpu: str, sms: int) -> None:
 # A counter that a rung may change: column, words, format, and whether more of it costs time.
 _MOVED = (
     ("idle", "SMs without a block", ",.0f"),
-    ("again", "reads from L2 ÷ once", ".2f"),
+    ("again", "times each byte is read from L2", ".2f"),
     ("million", "instructions in millions", ",.0f"),
     ("stall_long_scoreboard", "cycles of waiting for memory", ".1f"),
 )
@@ -308,7 +329,7 @@ def times_by_shape(here: Lab, gpu: str, best: str) -> None:
         ]
         wide = shaped.pivot_table(index="impl", columns="shape", values="median_us").reset_index()
         names = {"impl": "Rung or peer"} | {c: c for c in wide.columns[1:]}
-        forms = dict.fromkeys(wide.columns[1:], "{:.1f}")
+        forms = dict.fromkeys(wide.columns[1:], "{:.2f}")
         caption = f"µs by heads and width, {shaped['seq'].iloc[0]:,} tokens in the cache, on {gpu}"
         display.table(wide, names, forms, caption)
         fastest = shaped.loc[shaped.groupby("shape")["median_us"].idxmin()]
@@ -332,7 +353,9 @@ def whole_prompt(here: Lab, read_roof: float, gpu: str) -> Rows:
     text = (
         "The source profiled a prompt of 1848 tokens and found two thirds of its time in attention. Its own "
     )
-    text += f"figures, on its card, as it replaced one kernel by the next. Published: {analysis.SHARE:.0%}."
+    text += "figures, on its card, as it replaced one kernel by the next. "
+    text += f"Its words say {analysis.SHARE:.0%}; its times below give {source['share'].iloc[0]:.0%} for its "
+    text += "first kernel."
     parts: list[Any] = [text, (source, names, forms, "Published, Gemma 4 E4B, 1848 tokens")]
     prompts = [c for c in here.cases("attention") if c in set(study.prompts())]
     lengths, roof = sorted({c.seq for c in prompts}), here.roof["fp16_tensor"].value

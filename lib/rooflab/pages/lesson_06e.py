@@ -7,7 +7,7 @@ from rooflab.pages import Opening, Rows
 from rooflab.pages import facts as facts
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display
-from rooflab.words import times
+from rooflab.words import listed, times
 
 # A step of the guide, and the rung of the ladder, with its options, that has its idea in a larger kernel.
 STEPS = {
@@ -37,17 +37,23 @@ def _measured(here: Lab) -> tuple[Rows, list[str]]:
 def opening(here: Lab) -> Opening:
     """The first screen: how often each step loads a key, and the rates of the rungs with their ideas."""
     rows, names = _measured(here)
-    answer = "Yes, in five steps, each a kernel of 15 to 70 lines. "
-    answer += (
-        f"{ {2: 'Two', 3: 'Three'}.get(len(names), len(names)) } of them have the idea of a rung of part 06, "
-    )
-    answer += "in a smaller kernel"
+    answer = "Yes, in five steps, each a short kernel"
+    if names:
+        steps = listed(name.partition(",")[0].removeprefix("step ") for name in names)
+        answer += (
+            f". Step{'s' * (len(names) > 1)} {steps} ha{'ve the ideas' if len(names) > 1 else 's the idea'} "
+        )
+        answer += f"of part 06's {listed(rows['impl'])}, in smaller kernels"
     if len(rows):
         best = rows.loc[rows["tflop_s"].astype(float).idxmax()]
         answer += (
             f"; the fastest of those rungs, {best['impl']}, runs at {float(best['tflop_s']):,.0f} TFLOP/s "
         )
         answer += f"on the {here.run['gpu']}"
+        slower = rows[rows["impl"].eq("2_tiled")]["median_us"]
+        if len(slower) and best["impl"] != "2_tiled":
+            gain = float(slower.iloc[0]) / float(best["median_us"])
+            answer += f", {times(gain)} times the speed of 2_tiled"
     answer += "."
     able = (
         "write causal attention by its definition, and in one pass",

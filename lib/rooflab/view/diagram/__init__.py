@@ -64,6 +64,7 @@ from rooflab.view.diagram.tiles import (
     fragments,
     matrices_loaded,
     online_softmax,
+    scores_of_a_row,
 )
 from rooflab.view.diagram.tiles_in_turns import tiles_in_turns, tiles_while_staying
 from rooflab.view.diagram.two_warps import half_apart
@@ -149,6 +150,7 @@ __all__ = [
     "row_loads",
     "rows_and_columns",
     "rung_tree",
+    "scores_of_a_row",
     "shots",
     "slots",
     "slots_over_time",

@@ -24,7 +24,7 @@ def key_loads(
         y = 22.0 + 40 * row
         canvas.text(0, y + 18, name, svg.TEXT - 0.5)
         if how is None:
-            canvas.text(left, y + 18, "scores alone: no keys are walked through", svg.SMALL)
+            canvas.text(left, y + 18, "one tile of scores alone: not counted", svg.SMALL)
             continue
         served, passes = how
         if queries % served:

@@ -84,8 +84,8 @@ def scores() -> np.ndarray:
     return np.asarray(found.reshape(_ROWS, _LAST, _KEYS).max(axis=2))
 
 
-def four_changes(takes: over_time.Lengths) -> Drawing:
-    """The four changes of rung 11, each beside rung 9."""
+def four_changes(takes: over_time.Lengths, pairs: tuple[int, ...] = (0, 1)) -> Drawing:
+    """The four changes of rung 11, each beside rung 9, or those of `pairs`: 0 copies, 1 the rest."""
     parts = [_who_copies(), _blocks_live(takes), _which_rows(), _when_rescaled()]
     names = (
         "Who copies keys and values",
@@ -94,13 +94,14 @@ def four_changes(takes: over_time.Lengths) -> Drawing:
         "When outputs are rescaled",
     )
     whole, y = Canvas(), 0.0
-    for first in (0, 2):
+    for first in (2 * pair for pair in pairs):
         for k, (canvas, _) in enumerate(parts[first : first + 2]):
             x = k * (_WIDE + 28)
             whole.text(x, y + 12, f"{first + k + 1}. {names[first + k]}", bold=True)
             whole.place(canvas, x, y + 22)
         y += 22 + max(canvas.height for canvas, _ in parts[first : first + 2]) + 16
-    return single("What rung 11 changes in rung 9", " ".join(said for _, said in parts), whole)
+    said = " ".join(words for pair in pairs for _, words in parts[2 * pair : 2 * pair + 2])
+    return single("What rung 11 changes in rung 9", said, whole)
 
 
 def _who_copies() -> tuple[Canvas, str]:

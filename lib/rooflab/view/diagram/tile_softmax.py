@@ -49,6 +49,11 @@ def rung() -> Rung:
     return next(each for each in attention.LADDERS["attention"] if each.name == name)
 
 
+def width() -> int:
+    """Of the queries and keys whose scores are drawn."""
+    return int(shape_of(drawn.scenes()[SCENE].case).head_dim)
+
+
 def statements(text: str) -> list[str]:
     """The softmax of a tile and what adds it to the outputs, in a source's order; a source that lacks a
     statement goes without it. UsageError for one without a softmax.
@@ -104,10 +109,12 @@ def telling(states: list[After]) -> int:
 
 
 def numbers(state: After, query: int) -> list[tuple[str, str]]:
-    """The kernel's names and what a query has under them after a tile."""
+    """The kernel's names and what a query has under them after a tile; row_max of scores as softmax takes
+    them, divided by the root of the width.
+    """
     value = {name: float(each[query]) for name, each in state._asdict().items()}
     return [
-        ("row_max", f"{value['row_max']:.1f}"),
+        ("row_max", f"{value['row_max'] / width() ** 0.5:.2f}"),
         ("rescale", f"{value['rescale']:.2g}"),
         ("row_sum", f"{value['row_sum']:.2f}"),
         ("o[0]", f"{value['o']:.2f}"),

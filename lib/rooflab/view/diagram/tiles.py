@@ -11,6 +11,7 @@ import pandas as pd
 from rooflab.studies import drawn
 from rooflab.view.diagram import svg, tile_softmax
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, SKY, Canvas, Drawing, shade, single
+from rooflab.words import listed
 
 
 def places(rows: pd.DataFrame, operand: str) -> dict[tuple[int, int], tuple[int, int]]:
@@ -142,6 +143,49 @@ def fragments(product: str = "m16n8k16_f16", rows: pd.DataFrame | None = None, l
     return single(f"Who holds what of one product, {product}", ". ".join(said) + ".", canvas)
 
 
+def scores_of_a_row(
+    product: str = "m16n8k16_f16", rows: pd.DataFrame | None = None, lane: int = 5
+) -> Drawing:
+    """The 16 x 16 scores of two products side by side: the registers s[i][j] in which a lane has its own, and
+    by which shuffles the lanes of one row find its maximum.
+    """
+    held = places(drawn.read("fragments", product) if rows is None else rows, "d")
+    wide, canvas, left, top, size, tall = max(c for _, c in held) + 1, Canvas(), 52.0, 34.0, 32.0, 15.0
+    mine = sorted(place for place, (owner, _) in held.items() if owner == lane)
+    own = sorted({row for row, _ in mine})
+    for tile in range(2):
+        x = left + tile * wide * size
+        canvas.text(x, 12, f"s[{tile}]: keys {tile * wide} to {tile * wide + wide - 1}", svg.SMALL, bold=True)
+        for column in range(wide):
+            canvas.text(x + (column + 0.5) * size, 29, f"{tile * wide + column}", svg.SMALL, "middle")
+        canvas.rect(x, top, wide * size, (max(r for r, _ in held) + 1) * tall, NONE, 0.8)
+        for (row, column), (owner, register) in sorted(held.items()):
+            at_x, at_y = x + column * size, top + row * tall
+            if row in own:
+                canvas.cells([(at_x, at_y)], size, tall, shade(owner))
+            if owner == lane:
+                canvas.frame(at_x, at_y, size, tall, 1.8)
+                name, ink = f"[{tile}][{register}]", svg.on(shade(owner))
+                canvas.text(at_x + size / 2, at_y + 11, name, 9.5, "middle", ink)
+    for row in own:
+        canvas.text(left - 6, top + row * tall + 12, f"query {row}", svg.SMALL, "end")
+    lanes = sorted({owner for (row, _), (owner, _) in held.items() if row == own[0]})
+    y = top + 16 * tall + 20
+    said = f"Shaded: lanes {lanes[0]} to {lanes[-1]}. Framed: the {2 * len(mine)} scores of lane {lane}, "
+    canvas.text(0, y, f"{said}in s[i][j].")
+    y += 18
+    canvas.text(0, y, f"The maximum of query {own[0]}, each lane starting from its own 4 scores of it:")
+    for step, apart in enumerate((1, 2)):
+        pairs = [f"{a} ↔ {a ^ apart}" for a in lanes if a < a ^ apart]
+        canvas.cell(0 + 282 * step, y + 10, 270, 22, f"shuffle by {apart}: {' and '.join(pairs)}", AMBER, 12)
+    said = "; ".join(
+        f"query {row}, key {c + t * wide} in s[{t}][{held[row, c][1]}]" for t in (0, 1) for row, c in mine
+    )
+    says = f"Lane {lane} shares queries {listed(own)} with lanes {lanes[0]} to {lanes[-1]}. It holds {said}. "
+    says += "Shuffles by 1 and by 2 find the maximum of a query's scores."
+    return single("Who holds the 16 × 16 scores of step e", says, canvas)
+
+
 def attention_tiles(
     rows: pd.DataFrame | None = None, block: int | None = None, text: str | None = None
 ) -> Drawing:
@@ -187,6 +231,8 @@ def attention_tiles(
             0, top + side + 36, f"Query {int(own['row']) + query}, dashed; out = o ÷ row_sum:", svg.SMALL
         )
         tile_softmax.draw_numbers(canvas, top + side + 53, states[step], query)
+        canvas.text(0, top + side + 96, f"scores: q · k ÷ √{tile_softmax.width()};", svg.SMALL)
+        canvas.text(0, top + side + 110, "rescale = exp(old row_max − new row_max)", svg.SMALL)
         part = mine.iloc[step]
         frames.append((f"keys {part['row']} to {part['row'] + part['rows'] - 1}", canvas))
     each = keys.groupby("block").size()

@@ -241,7 +241,7 @@ def laws(rows: Rows, words: dict[str, str], title: str, folded: bool = False) ->
     found = links.law(rows, 2)
     found["who"] = [words.get(row["operator"], name(row)) for row in found.to_dict("records")]
     columns = {"who": "What", "latency_us": "Latency (µs)", "rate_gb_s": "Rate (GB/s)"}
-    columns |= {"worst": "Worst point: measured ÷ fitted, or its inverse"}
+    columns |= {"worst": "A point is off by at most (times)"}
     forms = {"who": "", "latency_us": "{:.2f}", "rate_gb_s": "{:,.0f}", "worst": "{:.2f}"}
     display.table(found, columns, forms, title, folded)
     bent = found[found["worst"] > NEAR]
@@ -264,7 +264,7 @@ def latency_holds(rows: Rows, gpu: Any) -> None:
     above = ""
     if best["gb_s"] > fitted:
         above = (
-            f"The line is fitted to all sizes and meets none exactly: by {WAYS[best['operator']]} "
+            f"The line is fitted to all sizes and misses single ones: by {WAYS[best['operator']]} "
             f"{plot.size_text(best['bytes'])} even reached {best['gb_s']:.0f} GB/s, above the fitted "
             f"{fitted:.0f}.\n\n"
         )

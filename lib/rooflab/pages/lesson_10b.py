@@ -71,7 +71,7 @@ def _chart(mine: Rows, gpu: Any) -> Any:
     for patch, kind in zip(fig.axes[0].patches, mine["kind"], strict=True):
         if kind != "own":
             patch.set_facecolor(plot.PEER_COLOUR)
-    said = said.partition(": from")[0]
+    said = said.partition(": from")[0].rstrip(".")
     return fig, f"{said}: our rungs in blue, the libraries in grey."
 
 
@@ -318,7 +318,7 @@ def other_recording(found: Rows, gpu: Any) -> str:
     if not more or one is None:
         return ""
     return (
-        f" The one GPU of this run is even faster than that ({listed(more)}): lesson 08's figures are of "
+        f" The one GPU of this run makes more ({listed(more)}): lesson 08's figures are of "
         f"another recording ({_day(one.run)}), and the card may be another."
     )
 

@@ -100,7 +100,7 @@ def speed(tok_s: float) -> str:
 def _without(found: Rows) -> str:
     """The gains with a kernel for each sum, beside those of the fused way; "" where they were not timed."""
     gains = found.loc[found["impl"] == split.SEPARATE, "gain"].dropna()
-    told = f"With our kernel for each sum it is {spanned(gains, '.2f')} times. "
+    told = f"With our kernel for each sum, and no overlap, it is {spanned(gains, '.2f')} times. "
     return told if len(gains) else ""
 
 
@@ -307,7 +307,7 @@ def pays(rows: Rows, gpu: Any) -> None:
         which = f"all {counted(len(gains), 'model')}" if len(good) == len(gains) > 1 else which
         text = (
             f"**By {WAYS[split.FUSED]} two {gpu}s are faster than one on {which}.**{_short_of(gains)} The "
-            "picture shows why, step by step; each bar is one change to the bar above it."
+            "picture shows why, step by step; each bar is compared with the bar above it."
         )
     display.say(f"{text}{_of_its_bound(found)}".strip())
 

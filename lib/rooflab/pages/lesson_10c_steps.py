@@ -170,11 +170,11 @@ def _inside(table: Rows) -> str:
     text = (
         f"**Three changes, compared with {{before}}: sums move into norms ({separate} launches become "
         f"{inside}), kernels of a batch replace those of one token, and each GPU reads only its part of the "
-        "output head.** Together they "
+        "output head.** Sums, launches and head "
     )
     known = table.dropna(subset="due")
     if known.empty:
-        return f"{text.removesuffix('Together they ')}The step {'; '.join(parts)}."
+        return f"{text.removesuffix('Sums, launches and head ')}The step {'; '.join(parts)}."
     text += f"should save {span(known['due'])} µs a layer, by estimates ([appendix](#every-model)). The step "
     text += f"{'; '.join(parts)}."
     if (known["other"] >= known["due"]).all():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflab.view.diagram.svg import AMBER, PALE, SKY, SMALL, WIDTH, Canvas, Drawing, single
+from rooflab.view.diagram.svg import AMBER, PALE, SKY, SMALL, WIDTH, Canvas, Drawing, on, single
 
 ROUNDS, SLOTS = 5, 2
 
@@ -19,10 +19,13 @@ def two_slots() -> Drawing:
         x, slot = left + (turn - 1) * step, turn % SLOTS
         y, until = lanes[f"slot {slot}"], min(x + 12 + SLOTS * step, WIDTH)
         canvas.cell(x, lanes["GPU 0 writes"], 24, 22, str(turn), shade[slot])
-        canvas.line([(x + 12, 22), (x + 12, y)], 1.2, end="arrow")
-        canvas.cell(x + 12, y, until - x - 12, 22, f"part of round {turn}", shade[slot])
+        canvas.rect(x + 12, y, until - x - 12, 22, shade[slot])
+        canvas.text(x + 17, y + 15, f"part {turn}", SMALL, fill=on(shade[slot]))
         canvas.cell(x, lanes["GPU 1 writes"], 24, 22, str(turn), AMBER)
         canvas.cell(x + 0.55 * step, lanes["GPU 1 reads"], 24, 22, str(turn), shade[slot])
+    for turn in range(1, ROUNDS + 1):  # over the slots
+        x = left + (turn - 1) * step + 12
+        canvas.line([(x, 22), (x, lanes[f"slot {turn % SLOTS}"])], 1.2, end="arrow")
     read, sent = left + 0.55 * step + 24, left + step
     canvas.line([(read, lanes["GPU 1 reads"] + 22), (sent - 1, lanes["GPU 1 writes"] + 4)], 1.6, end="arrow")
     canvas.line([(sent + 24, lanes["GPU 1 writes"] + 8), (left + SLOTS * step - 3, 20)], 1.6, True, "arrow")

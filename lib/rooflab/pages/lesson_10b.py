@@ -268,7 +268,7 @@ def inside(rows: Rows, here: Lab) -> None:
 def _alone_saves(rows: Rows, saved: Rows) -> str:
     """What our kernel saves of a sum repeated alone, where it saves more there than inside a token."""
     us = of_token(rows).set_index("impl")["median_us"]
-    alone = us[links.NCCL] - us[all_reduce.DEFAULT]
+    alone = us.get(links.NCCL, float("nan")) - us.get(all_reduce.DEFAULT, float("nan"))
     if not alone > saved.max():
         return ""
     return (

@@ -69,7 +69,7 @@ def _draw(table: Rows, names: dict[str, str], rows: Rows, gpu: Any) -> None:
     across = min(ACROSS, len(table))
     down = -(-len(table) // across)
     fig, found = plot.figure(
-        "% of one GPU's time", title=caption, columns=across, down=down, height=0.9 + 1.6 * down
+        "% of one GPU's time", title=caption, columns=across, down=down, height=0.9 + 1.9 * down
     )
     fig.set_figwidth(page.WIDEST)
     axes = found if across > 1 else [found]

@@ -71,6 +71,7 @@ def all_of(here):
         "block sum": diagram.block_sum([3, 1, 4, 1, 5, 9, 2, 6], 8),
         "one token": diagram.one_token(model_shapes.get("qwen2.5-1.5b")),
         "passed on": lesson_09b.opening(mutations.read())[2],
+        "two slots": diagram.two_slots(),
         "in a row": diagram.in_a_row([("a store", 1), ("a load", 2), ("a sum over both GPUs, two shots", 4)]),
         "fragments": diagram.fragments(),
         "weights shared": diagram.weights_shared([("decode", 1), ("prompt", 1848)], 757.0, 4696.0),
@@ -407,6 +408,8 @@ def test_a_model_is_drawn_by_its_shapes():
 def test_the_last_crossing_brings_what_is_waited_for():
     both = diagram.in_a_row([("a store", 1), ("a load", 2)], {"a load": ("load", "words")})
     assert both.says == "a store: 1 crossing, a guess; a load: 2 crossings (load, words)."
+    guess = diagram.in_a_row([("a load", 2)], {"a load": ("load", "words")}, guessed=True)
+    assert guess.says == "a load: 2 crossings (load, words), a guess."
     heights = [
         float(y)
         for y in re.findall(r'd="M[\d.]+ ([\d.]+)L[^"]*" fill="none"[^>]*stroke-width="1.6"', both.svg())

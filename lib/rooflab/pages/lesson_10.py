@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -98,7 +99,8 @@ def joined(note: str) -> str:
     """A run's note on what joins its GPUs, with the sheet's rate, by which the pages count."""
     if found := re.search(r"(\d+) NVLinks of [\d.]+ GB/s each way", note):
         each = links.SHEET_GB_S / int(found[1])
-        return f"{note}; the sheet counts {each:g} of each, {links.SHEET_GB_S:g} in all"
+        roof = f"{found[1]} × {each:g} = {links.SHEET_GB_S:g}"
+        return f"{note} by the driver; the roof here is the sheet's {roof}"
     return note
 
 
@@ -134,19 +136,29 @@ def assumed(gpu: Any) -> None:
             )
     display.say(
         f"Assumed before measuring: {links.HOP_US:g} µs for a crossing, the sheet's {links.SHEET_GB_S:.0f} "
-        f"GB/s, and {links.LAUNCH_US:g} µs for a launch in a graph. How often a library's sum crosses is a "
-        "guess."
+        f"GB/s, and {links.LAUNCH_US:g} µs for a launch in a graph. Lessons 10b and 10c keep these numbers."
     )
     other = "[Lesson 07b](07b_predicting.ipynb)'s fixed time a kernel is another quantity: it is fitted, and "
     other += "holds all that a product takes beyond its bytes."
     display.fold_items(f"Why {links.LAUNCH_US:g} µs for a launch", [nodes, other] if nodes else [other])
 
 
-def predicted(rows: Rows) -> None:
-    """Show the law's times for a small array and a large one, before anything is measured."""
+def sums_in_a_row(rows: Rows) -> None:
+    """Draw how often each library's sum is guessed to cross the link, and what crosses."""
+    mine = [impl for impl in NAMES if impl in set(sums(rows)["impl"])]
+    twice = ("load", "words", "load", "words")
+    guess = {links.NCCL: twice, links.ONE_SHOT: ("flag", "load", "words"), links.TWO_SHOT: twice}
+    ways = [(NAMES[impl], links.crossings("all_reduce", impl)) for impl in mine]
+    diagram.in_a_row(ways, {NAMES[impl]: guess[impl] for impl in mine}, guessed=True).show()
+
+
+def predicted(rows: Rows, of: Sequence[str] = links.PEER) -> None:
+    """Show the law's times for a small array and a large one, before anything is measured: of the ways to
+    move it, or of sums.
+    """
     sizes = sorted(set(between(rows)["bytes"]))
     chosen = [sizes[0], sizes[-1]]
-    kinds = _kinds()
+    kinds = [kind for kind in _kinds() if kind[0] in of]
     table = pd.DataFrame({"what": [says for *_, says in kinds]})
     table["crossings"] = [links.crossings(operator, impl) for operator, impl, _ in kinds]
     for size in chosen:
@@ -194,7 +206,8 @@ def judged(rows: Rows, gpu: Any) -> None:
             f"A store of {plot.size_text(sizes[0])}: {row['m0']:.2f} µs where {row['p0']:.1f} were "
             f"predicted. {verdict}"
             + (
-                f": the launch alone was taken for {links.LAUNCH_US:g} µs, more than the whole store."
+                f": the launch alone was taken for {links.LAUNCH_US:g} µs, more than the whole store. So "
+                "launches or crossings are shorter than assumed; the numbers stay as they were assumed."
                 if row["m0"] < links.LAUNCH_US
                 else "."
             )
@@ -210,11 +223,7 @@ def judged(rows: Rows, gpu: Any) -> None:
         lines_of.append(
             f"The libraries' sums of {plot.size_text(sizes[0])} take {low:.1f} to {high:.1f} times the "
             "prediction."
-            + (
-                " They cross more often than was guessed, or wait in between; these times do not tell which."
-                if low > NEAR
-                else ""
-            )
+            + (" They cross more often than was guessed, or wait in between." if low > NEAR else "")
         )
     far = table["r1"].dropna()
     if len(far):
@@ -232,15 +241,15 @@ def laws(rows: Rows, words: dict[str, str], title: str, folded: bool = False) ->
     found = links.law(rows, 2)
     found["who"] = [words.get(row["operator"], name(row)) for row in found.to_dict("records")]
     columns = {"who": "What", "latency_us": "Latency (µs)", "rate_gb_s": "Rate (GB/s)"}
-    columns |= {"worst": "Furthest point, times the law"}
+    columns |= {"worst": "A point is off by at most (times)"}
     forms = {"who": "", "latency_us": "{:.2f}", "rate_gb_s": "{:,.0f}", "worst": "{:.2f}"}
     display.table(found, columns, forms, title, folded)
     bent = found[found["worst"] > NEAR]
     if len(bent):
         display.say(
-            f"A straight line does not fit {listed(bent['who'])}: a point is "
-            f"{bent['worst'].max():.2f} times "
-            "off. The library may change its method with the size."
+            "A straight line does not fit "
+            + listed(f"{row.who} (a point is {row.worst:.2f} times off)" for row in bent.itertuples())
+            + ". The library may change its method with the size."
         )
 
 
@@ -250,12 +259,21 @@ def latency_holds(rows: Rows, gpu: Any) -> None:
     if found.empty:
         display.say("There are too few sizes here to fit a law to.")
         return
+    best = rows.loc[rows["gb_s"].idxmax()]
+    fitted = links.law(rows, 2).set_index("operator")["rate_gb_s"].get(best["operator"], float("nan"))
+    above = ""
+    if best["gb_s"] > fitted:
+        above = (
+            f"The line is fitted to all sizes and misses single ones: by {WAYS[best['operator']]} "
+            f"{plot.size_text(best['bytes'])} even reached {best['gb_s']:.0f} GB/s, above the fitted "
+            f"{fitted:.0f}.\n\n"
+        )
     law = found.iloc[0]
     size = law["latency_us"] * law["rate_gb_s"] * 1e3
     first, last = rows["bytes"].min(), rows["bytes"].max()
     small = float(law["latency_us"] / (law["latency_us"] + first / law["rate_gb_s"] / 1e3))
     display.say(
-        f"For a store on the {gpu} latency and transfer are equal at "
+        f"{above}For a store on the {gpu} latency and transfer are equal at "
         f"{plot.size_text(round(size / 1024) * 1024)}. Of a "
         f"store of {plot.size_text(first)} the latency is {small:.0%}; at {plot.size_text(last)} it no "
         "longer counts. The activations of a token are a few KiB: **for them only the latency matters**."
@@ -280,12 +298,12 @@ def _told(found: Rows) -> str:
     graph, text = found[found["clock"] == "graph"], ""
     best = graph.loc[graph.groupby("bytes")["median_us"].idxmin()].sort_values("bytes")
     last = best.iloc[-1]
-    since = last["bytes"]
-    for row in best.iloc[::-1].to_dict("records"):
-        if row["impl"] != last["impl"]:
-            break
-        since = row["bytes"]
-    text = f"In a graph {name(last)}: fastest from {plot.size_text(since)} on."
+    others = best[best["impl"] != last["impl"]]["bytes"]
+    early = best[(best["impl"] == last["impl"]) & (best["bytes"] < others.max())]["bytes"]
+    since = best[~(best["bytes"] <= others.max())]["bytes"].min()
+    where = f"from {plot.size_text(since)} on" if len(others) else "at every size"
+    also = f", and at {listed(map(plot.size_text, early))}" if len(early) else ""
+    text = f"In a graph {name(last)}: fastest {where}{also}."
     few = found[(found["clock"] == "event") & (found["bytes"] <= links.OWN_MOST)]["median_us"]
     if len(few):
         text += (
@@ -309,8 +327,9 @@ def winners(rows: Rows) -> None:
         behind = wide.index[wide[links.ONE_SHOT] > NEAR * wide[links.TWO_SHOT]]
         if len(behind):
             display.say(
-                f"From {plot.size_text(behind[0])} on, one shot takes more than {NEAR:g} times as long as "
-                "two, for as many bytes. Why was not measured."
+                f"Both ways send the same bytes, yet from {plot.size_text(behind[0])} on one shot takes more "
+                f"than {NEAR:g} times as long as two. It was timed up to "
+                f"{plot.size_text(wide[links.ONE_SHOT].dropna().index.max())}."
             )
     columns = {"size": "Array", "best": "Fastest library", "us": "µs"}
     columns |= {"graph": "NCCL in a graph (µs)", "event": "NCCL eagerly (µs)"}
@@ -378,7 +397,8 @@ def takeaway(rows: Rows, gpu: Any) -> None:
             f"{plot.size_text(quick['bytes'])}, {wide['median_us']:,.0f} for {plot.size_text(wide['bytes'])}."
         )
     display.say(
-        f"- On the {gpu} a link carries at most {best['gb_s']:.0f} GB/s, by {WAYS[best['operator']]}.\n"
+        f"- Between two {gpu}s all links together carry at most {best['gb_s']:.0f} GB/s, by "
+        f"{WAYS[best['operator']]}.\n"
         f"- {ends}\n"
         "- Small arrays cost crossings, large ones bytes: count both before you split a model."
     )

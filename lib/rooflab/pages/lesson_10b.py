@@ -15,7 +15,7 @@ from rooflab.pages import NEAR, Opening, Rows, bars, held, lesson_10, spread
 from rooflab.studies import links
 from rooflab.view import display, explorer, models, plot
 from rooflab.view.diagram import handovers
-from rooflab.words import listed, times
+from rooflab.words import listed
 
 WIDTH = 4096  # of Llama-3-8B's activations
 FORMATS = {format: words.FORMATS[format] for format in ("fp16", "int4_g128")}
@@ -53,9 +53,9 @@ def opening(rows: Rows, here: Lab) -> Opening:
     most, least = (shared.loc[shared["gain"].idxmax()], shared.loc[shared["gain"].idxmin()])
     answer = (
         f"Our sum of a token's {plot.size_text(best['bytes'])} takes {best['median_us']:.1f} µs on two "
-        f"{gpu}s, where the fastest library takes {peer['median_us']:.1f}. Against one GPU in the same run "
-        f"{most['title']} is then {display.speed(most['gain'])}{_strictly(most, gpu)}; "
-        f"{least['title']} is {display.speed(least['gain'])}."
+        f"{gpu}s, where the fastest library takes {peer['median_us']:.1f}. A split model makes two "
+        f"such sums a layer: beside one GPU {most['title']} is then {display.speed(most['gain'])}"
+        + (f"; {least['title']} is {display.speed(least['gain'])}." if len(shared) > 1 else ".")
     )
     able = (
         "read a kernel that sums over GPUs, and say why each has the same bits",
@@ -65,19 +65,13 @@ def opening(rows: Rows, here: Lab) -> Opening:
     return answer, able, _chart(mine, gpu)
 
 
-def _strictly(two: Any, gpu: Any) -> str:
-    """The speed of a model on two GPUs beside lesson 08's fastest way on one, in brackets; "" without it."""
-    best = fastest_alone(gpu).get((two["model"], two["format"]))
-    return f" ({times(two['tok_s'] / best)} times lesson 08's fastest on one)" if best else ""
-
-
 def _chart(mine: Rows, gpu: Any) -> Any:
     names = [row["impl"] if row["kind"] == "own" else lesson_10.name(row) for row in mine.to_dict("records")]
     fig, said = bars(mine, names, gpu, f"All-reduce of {plot.size_text(2 * WIDTH)} over two GPUs")
     for patch, kind in zip(fig.axes[0].patches, mine["kind"], strict=True):
         if kind != "own":
             patch.set_facecolor(plot.PEER_COLOUR)
-    said = said.partition(": from")[0]
+    said = said.partition(": from")[0].rstrip(".")
     return fig, f"{said}: our rungs in blue, the libraries in grey."
 
 
@@ -134,9 +128,8 @@ def _saved(own: Rows) -> str:
     text += "; ".join(f"`{b.impl}` saves {a.median_us - b.median_us:.2f}" for a, b in pairs) + "."
     (a, b), (_, c) = pairs[0], pairs[-1]
     if len(pairs) > 1 and a.median_us - b.median_us < links.HOP_US < b.median_us - c.median_us:
-        text += f" `{b.impl}` still has a barrier on each side of its flag, and the flag may leave only "
-        text += "when the stores "
-        text += f"have arrived. `{c.impl}` drops these as well."
+        text += f" `{b.impl}` still has a barrier on each side of its flag, and its flag must not overtake "
+        text += f"the words. `{c.impl}` drops these as well."
     return text
 
 
@@ -187,15 +180,17 @@ def token_chart(rows: Rows, gpu: Any) -> None:
     """Draw a token of each model on two GPUs, as a multiple of one GPU's speed; the times in a fold."""
     found = tokens(rows)
     names = {links.ALONE: "one GPU", links.NCCL: "two, sums by NCCL"}
+    shades = (plot.PEER_COLOUR, "#0072B2")  # as in the chart at the top
     found["who"] = [names.get(impl, "two, sums by ours") for impl in found["impl"]]
     found["place"] = [list(names).index(impl) if impl in names else len(names) for impl in found["impl"]]
     titles = list(dict.fromkeys(found["title"]))
     gains = found.set_index(["title", "who"])["gain"]
-    ways = [who for who in ("two, sums by ours", "two, sums by NCCL") if who in set(found["who"])]
+    ways = [who for who in ("two, sums by NCCL", "two, sums by ours") if who in set(found["who"])]
     caption = "A token on two GPUs, times one GPU's speed"
     fig, ax = plot.figure("times one GPU's speed", title=caption, height=1.3 + 0.35 * len(titles))
     parts = {who: [gains.get((title, who), float("nan")) for title in titles] for who in ways}
-    plot.grouped(ax, titles, parts, most=1.1 * max(1.0, float(found["gain"].max())), form=".2f")
+    most = 1.1 * max(1.0, float(found["gain"].max()))
+    plot.grouped(ax, titles, parts, most, ".2f", shades[-len(ways) :])
     plot.roof_line(ax, 1.0, "one GPU", vertical=True)
     won = [title for title in titles if max(gains[title].get(who, 0.0) for who in ways) > 1]
     plot.show(fig, f"{caption}, {gpu}, {plot.dates(found)}: two are faster for {listed(won)}.")
@@ -205,40 +200,80 @@ def token_chart(rows: Rows, gpu: Any) -> None:
     display.table(found.sort_values(["title", "place"]), columns, forms, "Bounds and times", folded=True)
 
 
+def cause(rows: Rows) -> None:
+    """Say what the bound of a token leaves out: the launches of a layer on two GPUs, and on one."""
+    launches = len(next(iter(handovers.by_way().values())))
+    display.say(
+        f"**The bound leaves out launches, and two GPUs make {launches} a layer**, each with a start and an "
+        "end. One GPU runs `decode_step` ([lesson 08](08_decoder.ipynb)): a whole token in one launch, or a "
+        "launch for each phase of a layer. Its blocks wait for each other at barriers, which do not reach "
+        "another GPU, so two GPUs make each sum in a kernel of its own between two others."
+    )
+
+
 def pays(rows: Rows, gpu: Any) -> None:
-    """Say for which models a second GPU pays, and what a sum costs inside a token."""
-    found, lines = tokens(rows), []
-    for title, part in found.groupby("title", sort=False):
-        mine = part.set_index("impl")
-        alone, ours, nccl = (mine.loc[impl] for impl in (links.ALONE, all_reduce.DEFAULT, links.NCCL))
-        best = max(ours["gain"], nccl["gain"])
-        layers = model_shapes.get(str(ours["model"])).layers
-        saved = (nccl["median_us"] - ours["median_us"]) / (2 * layers)
-        verdict = "pays" if best > 1 else "does not pay"
-        lines.append(
-            f"- {title}: a second GPU **{verdict}** ({alone['tok_s']:,.0f} tokens a second on one, "
-            f"{max(ours['tok_s'], nccl['tok_s']):,.0f} on two). Of each of its {2 * layers} sums our kernel "
-            f"takes {abs(saved):.1f} µs {'less' if saved > 0 else 'more'} than NCCL."
-        )
-    display.say(f"On the {gpu}:\n\n" + "\n".join(lines) + _promised(found) + _beside_lesson_08(found, gpu))
-
-
-def _promised(found: Rows) -> str:
-    """The verdict on the bounds: for how many models they say that two GPUs pay, and for how many they do."""
-    us, bound = (found.pivot_table(of, "title", "impl", sort=False) for of in ("median_us", "predicted_us"))
+    """The verdict on the bounds: for how many models they say that two GPUs pay, for how many they do, and
+    how long a token takes above its bound by each way.
+    """
+    us, bound = (
+        tokens(rows).pivot_table(of, "title", "impl", sort=False) for of in ("median_us", "predicted_us")
+    )
     said, got = (each[links.ALONE] / each[all_reduce.DEFAULT] for each in (bound, us))
     right = (said > 1) == (got > 1)
     promised, reached = (", ".join(f"{gain:.2f}" for gain in each) for each in (said, got))
     text = (
-        f"\n\n**Verdict** on the prediction: by the bounds our sums make two GPUs pay for {(said > 1).sum()} "
-        f"of {len(said)} models ({promised} times one GPU's speed), and for {(got > 1).sum()} as measured "
+        f"**Verdict** on the {gpu}: by the bounds our sums make two GPUs pay for {(said > 1).sum()} of "
+        f"{len(said)} models ({promised} times one GPU's speed), and for {(got > 1).sum()} as measured "
         f"({reached})."
     )
-    if right.all():
-        return f"{text} They are right each time."
-    text += f" They are wrong for {listed(said.index[~right])}"
+    text += (
+        " They are right each time."
+        if right.all()
+        else f" They are wrong for {listed(said.index[~right])}, whose token takes least time on one GPU."
+        if (us[links.ALONE][~right].max() < us[links.ALONE][right].min())
+        else f" They are wrong for {listed(said.index[~right])}."
+    )
+    over = us - bound
+    ways = {links.ALONE: "on one GPU", all_reduce.DEFAULT: "on two with our sums", links.NCCL: "with NCCL's"}
+    spans = [
+        f"{over[impl].min():,.0f} to {over[impl].max():,.0f} µs {where}"
+        for impl, where in ways.items()
+        if impl in over
+    ]
+    display.say(
+        f"{text} Above its bound a token takes {listed(spans)}. [Lesson 10c](10c_large.ipynb) moves the sums "
+        "into the norms and spares launches."
+    )
+
+
+def inside(rows: Rows, here: Lab) -> None:
+    """Fold what our kernel saves of a sum inside a token, which one GPU the gains compare with, and how two
+    runs of it differ.
+    """
+    found, lines = tokens(rows), []
+    us = found.pivot_table("median_us", "title", "impl", sort=False)
+    model = found.drop_duplicates("title").set_index("title")["model"]
+    if {links.NCCL, all_reduce.DEFAULT} <= set(us):
+        sums_of = 2 * model.map(lambda name: model_shapes.get(str(name)).layers)
+        saved = (us[links.NCCL] - us[all_reduce.DEFAULT]) / sums_of.reindex(us.index)
+        lines.append(
+            "Inside a token our kernel takes this much less than NCCL for each sum: "
+            + listed(f"{each:.1f} µs for {title}" for title, each in saved.items())
+            + f".{_alone_saves(rows, saved)}"
+        )
+    lines += filter(None, (_beside_lesson_08(found, here), two_runs(here)))
+    display.fold_items("A sum inside a token; which one GPU the gains compare with", lines)
+
+
+def _alone_saves(rows: Rows, saved: Rows) -> str:
+    """What our kernel saves of a sum repeated alone, where it saves more there than inside a token."""
+    us = of_token(rows).set_index("impl")["median_us"]
+    alone = us.get(links.NCCL, float("nan")) - us.get(all_reduce.DEFAULT, float("nan"))
+    if not alone > saved.max():
+        return ""
     return (
-        f"{text}: bytes and sums leave out launches, as below." if (said > got)[~right].all() else f"{text}."
+        f" Repeated alone, at {plot.size_text(2 * WIDTH)}, it takes {alone:.1f} µs less. Why it saves less "
+        "between other kernels was not measured."
     )
 
 
@@ -254,26 +289,38 @@ def fastest_alone(gpu: Any) -> dict[tuple[str, str], float]:
     return {(str(model), str(format)): float(tok_s) for (model, format), tok_s in found.items()}
 
 
-def _beside_lesson_08(found: Rows, gpu: Any) -> str:
+def _beside_lesson_08(found: Rows, here: Lab) -> str:
     """Two GPUs' tokens a second over those of lesson 08's fastest way on one such GPU."""
-    alone, said = fastest_alone(gpu), []
+    gpu, said = here.run["gpu"], []
+    alone = fastest_alone(gpu)
     for title, part in found.groupby("title", sort=False):
         best = alone.get((part["model"].iloc[0], part["format"].iloc[0]))
         if best:
             two = part[part["impl"] != links.ALONE]["tok_s"].max()
             said.append(f"{two / best:.2f} times its {best:,.0f} for {title}")
+    text = "*One GPU* is one of this run. It takes the rung that the engine chooses by itself."
     if not said:
-        return ""
+        return text
     return (
-        "\n\n*One GPU* runs here the rung that the engine chooses by itself, not always the fastest. "
-        f"Against [lesson 08](08_decoder.ipynb)'s fastest on one {gpu} two reach {listed(said)}."
+        f"{text} Against [lesson 08](08_decoder.ipynb)'s fastest on one {gpu} two reach {listed(said)}."
+        + other_recording(found, gpu)
     )
 
 
-def two_dates(here: Lab) -> None:
-    """Say how one GPU's figures differ between this lesson's run and lesson 10c's, where both are there."""
-    if runs := two_runs(here):
-        display.say(runs)
+def other_recording(found: Rows, gpu: Any) -> str:
+    """That lesson 08's figures are of another recording, where one GPU beside others makes more tokens than
+    its fastest way there; "" where none does.
+    """
+    best, one = fastest_alone(gpu), lesson_10.alone(gpu)
+    mine = found[found["impl"] == links.ALONE]
+    here = [(row.tok_s, best.get((row.model, row.format)), row.title) for row in mine.itertuples()]
+    more = [f"{tok_s:,.0f} against {of:,.0f} for {title}" for tok_s, of, title in here if of and tok_s > of]
+    if not more or one is None:
+        return ""
+    return (
+        f" The one GPU of this run makes more ({listed(more)}): lesson 08's figures are of "
+        f"another recording ({_day(one.run)}), and the card may be another."
+    )
 
 
 def _runs_apart(here: Lab) -> tuple[list[Any], Rows, Rows]:
@@ -299,7 +346,7 @@ def two_runs(here: Lab) -> str:
     runs, old, new = _runs_apart(here)
     if old.empty:
         return ""
-    days = [_day(run) for run in runs]
+    days = [f"run {run['run']}" for run in runs]
     ones = [
         f"{old[key]:,.0f} and {new[key]:,.0f} for {key[0]} in {FORMATS[key[1]]}"
         for key in old.index
@@ -308,8 +355,8 @@ def two_runs(here: Lab) -> str:
     twos = [new[key] / old[key] - 1 for key in old.index if key[2] == all_reduce.DEFAULT]
     other = ", at different commits of the course" if runs[0]["commit"] != runs[1]["commit"] else ""
     return (
-        f"One GPU was timed for lesson 10b on {days[0]} and for lesson 10c on {days[1]}{other}: its tokens "
-        f"a second are {listed(ones)}."
+        f"One GPU was timed for lesson 10b ({days[0]}) and again for lesson 10c ({days[1]}){other}: its "
+        f"tokens a second are {listed(ones)}."
         + (f" Two with our sums differ by {max(map(abs, twos)):.1%} at most." if twos else "")
     )
 
@@ -342,23 +389,6 @@ def _day(run: Any) -> str:
     return str(run["run"]).rpartition(".")[0]
 
 
-def excess(rows: Rows) -> None:
-    """Say what the split decoder loses beside its sums."""
-    found = tokens(rows)
-    ours = found[found["impl"] == all_reduce.DEFAULT]
-    alone = found[found["impl"] == links.ALONE]
-    over = (ours["median_us"] - ours["predicted_us"]).tolist()
-    before = (alone["median_us"] - alone["predicted_us"]).tolist()
-    launches = len(next(iter(handovers.by_way().values())))
-    display.say(
-        f"Above its bound a token takes {min(before):,.0f} to {max(before):,.0f} µs on one GPU, and "
-        f"{min(over):,.0f} to {max(over):,.0f} µs on two. One GPU runs `decode_step`, a whole token in one "
-        "launch or a launch a phase. Its barriers do not reach another GPU, so two GPUs make each sum in "
-        f"a kernel between two others: {launches} launches a layer, each with a start and an end. "
-        "[Lesson 10c](10c_large.ipynb) moves the sums into the norms and spares launches."
-    )
-
-
 def takeaway(rows: Rows, gpu: Any) -> None:
     """The page's last word."""
     mine = of_token(rows)
@@ -369,8 +399,8 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     shared = shared[shared["impl"] == all_reduce.DEFAULT]
     wins = list(shared.loc[shared["gain"] > 1, "title"])
     display.say(
-        f"- On the {gpu} the rungs go from {first['median_us']:.1f} to {best['median_us']:.1f} µs: "
-        f"fewer crossings and barriers are worth twice the bytes. NCCL takes {nccl['median_us']:.1f} µs.\n"
+        f"- On the {gpu} the rungs go from {first['median_us']:.2f} to {best['median_us']:.2f} µs: "
+        f"fewer crossings and barriers are worth twice the bytes. NCCL takes {nccl['median_us']:.2f} µs.\n"
         "- Sums in the order of the GPUs give the same bits on each, so that all choose the same token.\n"
         f"- By our sums a second GPU makes {len(wins)} of {len(shared)} models faster"
         + (f": {listed(wins)}." if wins else ".")

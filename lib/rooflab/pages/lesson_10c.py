@@ -30,7 +30,8 @@ WAYS = {
     split.FUSED: "the fused way",
 }
 PLAIN = "the fused way by plain launches"  # timed to tell the overlap apart, and no way to run a model
-SHADES = {split.SEPARATE: "#0072B2", links.NCCL: "#E69F00", split.FUSED: "#56B4E9"}  # in every chart
+# In every chart; in the order of the ladder.
+SHADES = {links.NCCL: "#E69F00", split.SEPARATE: "#0072B2", split.FUSED: "#009E73"}
 HANDOVERS = {
     links.NCCL: "NCCL, then a norm",
     split.SEPARATE: "our sum, then a norm",
@@ -73,7 +74,7 @@ def opening(rows: Rows, here: Lab) -> Opening:
     large, least = (fused.loc[at(fused["gain"])] for at in (pd.Series.idxmax, pd.Series.idxmin))
     answer = (
         f"Two {gpu}s make a token {spanned(fused['gain'], '.2f')} times as fast as one if sums are part "
-        f"of norms and launches overlap{_without(found)}. "
+        f"of norms and launches overlap. {_without(found)}"
         f"{large['title']} gains most: {speed(large['tok_s'])} tokens a second where one GPU makes "
         f"{speed(by.loc[large['title'], links.ALONE]['tok_s'])}."
     )
@@ -99,7 +100,7 @@ def speed(tok_s: float) -> str:
 def _without(found: Rows) -> str:
     """The gains with a kernel for each sum, beside those of the fused way; "" where they were not timed."""
     gains = found.loc[found["impl"] == split.SEPARATE, "gain"].dropna()
-    told = f", and {spanned(gains, '.2f')} times with our kernel for each sum"
+    told = f"With our kernel for each sum, and no overlap, it is {spanned(gains, '.2f')} times. "
     return told if len(gains) else ""
 
 
@@ -108,7 +109,8 @@ def _problem(found: Rows) -> str:
     text = (
         "*The problem.* Each GPU reads half of every matrix (**tensor parallelism**), in half the time. But "
         "twice a layer the GPUs must add up their results. With a kernel for each of these sums a layer "
-        f"takes {launched()[0]} launches, one after the other"
+        f"takes {launched()[0]} launches, one after the other, each with a start of about "
+        f"{links.LAUNCH_US:g} µs (assumed)"
     )
     gains = found[found["impl"] == split.SEPARATE].set_index("title")["gain"]
     slower = gains[gains < 1]
@@ -121,8 +123,8 @@ def _remedy(found: Rows) -> str:
     """What the fused way is, and where it is no faster than a kernel for each sum."""
     text = (
         "*The remedy* is called **the fused way** here. Sums become part of the norms that follow them, "
-        f"which leaves {launched()[1]} launches a layer. And launches *overlap*: each starts while the one "
-        "before still runs."
+        f"which leaves {launched()[1]} launches a layer. And launches *overlap*: each starts, and fetches "
+        "its first weights, while the one before still runs; then it waits for that one to end."
     )
     by = found.pivot_table("median_us", "title", "impl", sort=False)
     if split.SEPARATE not in by:
@@ -133,7 +135,7 @@ def _remedy(found: Rows) -> str:
     text += f" It does not always help: on {listed(level)} it is no faster than our kernel for each sum"
     slower = by[split.FUSED_PLAIN] > by[split.SEPARATE] * crossover.LEVEL if split.FUSED_PLAIN in by else None
     known = slower is not None and slower[level].all()
-    return f"{text}{', most likely because its products run other kernels' if known else ''}."
+    return f"{text}{', most likely because overlap needs other kernels' if known else ''}."
 
 
 def thread(rows: Rows) -> str:
@@ -175,10 +177,8 @@ def _chart(found: Rows, gpu: Any) -> Any:
     caption = "A token on two GPUs, times one GPU's speed"
     fig, ax = plot.figure("times one GPU's speed", title=caption, height=1.2 + 0.44 * len(names))
     by = shared.set_index(["title", "impl"])["gain"]
-    parts = {  # our kernel first: it and NCCL have the colours of lesson 10b's chart
-        WAYS[impl]: [by.get((name, impl), np.nan) for name in names] for impl in SHADES
-    }
-    plot.grouped(ax, names, parts, most=2.0, form=".2f")
+    parts = {WAYS[impl]: [by.get((name, impl), np.nan) for name in names] for impl in SHADES}
+    plot.grouped(ax, names, parts, 2.0, ".2f", tuple(SHADES.values()))
     plot.roof_line(ax, 1.0, "one GPU", vertical=True)
     plot.off_the_line(ax, 1.0)
     lost = [name for name in dict.fromkeys(found["title"]) if name not in names]
@@ -307,7 +307,7 @@ def pays(rows: Rows, gpu: Any) -> None:
         which = f"all {counted(len(gains), 'model')}" if len(good) == len(gains) > 1 else which
         text = (
             f"**By {WAYS[split.FUSED]} two {gpu}s are faster than one on {which}.**{_short_of(gains)} The "
-            "picture shows why, step by step; each bar is one change to the bar above it."
+            "picture shows why, step by step; each bar is compared with the bar above it."
         )
     display.say(f"{text}{_of_its_bound(found)}".strip())
 
@@ -342,6 +342,7 @@ def baselines(rows: Rows, here: Lab) -> None:
     lines = ["Gains are over the *one GPU* of the same run, by the rung that the engine chooses itself."]
     if said:
         lines[0] += f" [Lesson 08](08_decoder.ipynb)'s fastest rung on one such GPU makes {listed(said)}."
+        lines[0] += lesson_10b.other_recording(found, here.run["gpu"])
     if runs := lesson_10b.two_runs(here):
         lines.append(runs)
-    display.fold_items("Over which one GPU gains are, and how two runs of it differ", lines)
+    display.fold_items("Which one GPU the gains compare with", lines)

@@ -20,11 +20,11 @@ from rooflab.words import listed
 STEPS = {
     "one": "one GPU",
     "separate": "two, a kernel for each sum",
-    "plain": "sums in norms, other kernels",
+    "plain": "sums in norms, other\nkernels, half the head",
     "fused": "launches overlap",
     "bound": "the bound of two",
 }
-SHADES = {"one": "#CFCFCF", "separate": "#0072B2", "plain": "#56B4E9", "fused": "#56B4E9", "bound": "#DCEEFA"}
+SHADES = {"one": "#CFCFCF", "separate": "#0072B2", "plain": "#009E73", "fused": "#009E73", "bound": "#D3EFE5"}
 MORE, LEFT = "#D55E00", "#FBE0B5"
 ACROSS = 3  # models side by side
 
@@ -69,7 +69,7 @@ def _draw(table: Rows, names: dict[str, str], rows: Rows, gpu: Any) -> None:
     across = min(ACROSS, len(table))
     down = -(-len(table) // across)
     fig, found = plot.figure(
-        "% of one GPU's time", title=caption, columns=across, down=down, height=0.9 + 1.6 * down
+        "% of one GPU's time", title=caption, columns=across, down=down, height=0.9 + 1.9 * down
     )
     fig.set_figwidth(page.WIDEST)
     axes = found if across > 1 else [found]
@@ -167,11 +167,15 @@ def _inside(table: Rows) -> str:
             size = crossover.LEVEL - 1 if "{:" in says else span(table["other"][mine].abs())
             parts.append(says.format(size, listed(table["title"][mine])))
     separate, inside = launched()
-    text = f"**Sums inside norms, compared with {{before}}: {separate} launches become {inside}.** This step "
+    text = (
+        f"**Three changes, compared with {{before}}: sums move into norms ({separate} launches become "
+        f"{inside}), kernels of a batch replace those of one token, and each GPU reads only its part of the "
+        "output head.** Sums, launches and head "
+    )
     known = table.dropna(subset="due")
     if known.empty:
-        return f"{text}{'; '.join(parts)}."
-    text += f"should save {span(known['due'])} µs a layer, by estimates ([appendix](#every-model)). It "
+        return f"{text.removesuffix('Sums, launches and head ')}The step {'; '.join(parts)}."
+    text += f"should save {span(known['due'])} µs a layer, by estimates ([appendix](#every-model)). The step "
     text += f"{'; '.join(parts)}."
     if (known["other"] >= known["due"]).all():
         return text
@@ -189,7 +193,7 @@ def _overlapping(table: Rows, names: dict[str, str], gains: Rows) -> str:
         where = "" if len(saves) == len(table) else f" on {len(saves)} of {len(table)} models"
         text = f"save {span(saves)} µs a layer{where}" if len(saves) else "save no time"
         return (
-            f"**Sums inside norms and overlap, compared with {{before}}: together they {text}.** What each "
+            f"**These changes and overlap, compared with {{before}}: together they {text}.** What each "
             "saves was not timed."
         )
     turned = gains.index[(gains["plain"] < 1) & (gains["got"] > 1)]

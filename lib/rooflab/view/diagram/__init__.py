@@ -34,6 +34,7 @@ from rooflab.view.diagram.issue import issue_slots
 from rooflab.view.diagram.key_loads import key_loads
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, library, ways
+from rooflab.view.diagram.mailbox import two_slots
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.mmq_blocks import divided_along_k, warpgroups_take_turns
 from rooflab.view.diagram.model import one_token
@@ -166,6 +167,7 @@ __all__ = [
     "tokens_share_a_tile",
     "two_clocks",
     "two_orders",
+    "two_slots",
     "verdicts",
     "warp_requests",
     "warp_roles",

@@ -55,10 +55,14 @@ def crossings() -> Drawing:
     return single("Crossings until GPU 1 has the sum", says, canvas)
 
 
-def in_a_row(ways: Sequence[tuple[str, int]], carries: Mapping[str, Sequence[str]] | None = None) -> Drawing:
+def in_a_row(
+    ways: Sequence[tuple[str, int]],
+    carries: Mapping[str, Sequence[str]] | None = None,
+    guessed: bool = False,
+) -> Drawing:
     """The crossings that follow each other of each of the `ways`, (name, how many), as GPU 1 waits for them:
     the last one brings it what it waits for. `carries` says what each crossing of a way brings; a way that it
-    lacks is a guess, and dashed.
+    lacks is a guess, and dashed, as all are where they are `guessed`.
     """
     canvas, left, y, said, known = (
         Canvas(),
@@ -69,7 +73,7 @@ def in_a_row(ways: Sequence[tuple[str, int]], carries: Mapping[str, Sequence[str
     )
     step = (svg.WIDTH - left - 60) / max(count for _, count in ways)
     for name, count in ways:
-        guess = "" if name in known else ", a guess"
+        guess = "" if name in known and not guessed else ", a guess"
         canvas.text(0, y + (24 if guess else 34), name, svg.TEXT - 1)
         canvas.text(0, y + 40, guess.removeprefix(", "), svg.SMALL)
         for lane, gpu in ((y + 8, "GPU 0"), (y + 52, "GPU 1")):
@@ -85,8 +89,8 @@ def in_a_row(ways: Sequence[tuple[str, int]], carries: Mapping[str, Sequence[str
                 wide = svg.wide(what, svg.SMALL) + 8
                 canvas.cell(left + (k + 0.5) * step - 3 - wide / 2, y + 22, wide, 15, what, PALE)
         canvas.cell(left + count * step - 2, y + 43, 46, 18, "there", AMBER)
-        what = f" ({', '.join(known[name])})" if name in known else guess
-        said.append(f"{name}: {counted(count, 'crossing')}{what}")
+        what = f" ({', '.join(known[name])})" if name in known else ""
+        said.append(f"{name}: {counted(count, 'crossing')}{what}{guess}")
         y += 74
     return single("Crossings that follow each other", f"{'; '.join(said)}.", canvas)
 

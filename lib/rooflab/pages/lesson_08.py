@@ -9,6 +9,7 @@ import pandas as pd
 from rooflab import claims
 from rooflab.analysis import ablation, way
 from rooflab.claims import scorecard
+from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars, goals_one_by_one, lesson_08_clock
@@ -356,19 +357,20 @@ def takeaway(climbs: dict[str, Any], here: Rows, gpu: str, roof: Any) -> None:
     eager = climbs["fp16"][climbs["fp16"].kind == "peer"].tok_s.min() if len(climbs["fp16"]) else float("nan")
     tops = here[here.usual].dropna(subset="tok_s").sort_values("tok_s").drop_duplicates("format", keep="last")
     mine = here[here.usual & here.impl.isin(decode.RUNGS)].dropna(subset="median_us")
-    one = beside_bytes(mine, roof.value).sort_values("median_us").iloc[0]
+    level = mine[mine.median_us <= LEVEL * mine.median_us.min()]
+    one = beside_bytes(level, roof.value).sort_values("bytes").iloc[0]
     rates = ", ".join(f"{row.weights_as} {row.tok_s:,.0f}" for row in tops.itertuples())
     since = f" transformers' eager calls make {_few(eager)} in FP16." if eager > 0 else ""
-    level = [ablation.FORMATS[row.format] for row in level_formats(climbs) or ()]
+    tied = [ablation.FORMATS[row.format] for row in level_formats(climbs) or ()]
     lines = [
         f"- Tokens a second on the {gpu}, the fastest way of each format: {rates}.{since}",
-        f"- Of the {one.median_us:,.0f} µs of the fastest way, bytes take {one.bytes_us:,.0f}; the rest is "
+        f"- Of the {one.median_us:,.0f} µs of the fastest way in {one.weights_as}, bytes take {one.bytes_us:,.0f}; the rest is "
         f"what {one.phases} phases cost beside them, {one.each:.2f} µs each on average. The rungs aim at "
         "this cost: fewer launches, launches that overlap, one launch, flags in place of barriers."
         if one.each > 0
         else "",
         "- A smaller format has fewer bytes a token, but not fewer phases."
-        + (f" {listed(level)}, each with its usual output head, are level here." if level else ""),
+        + (f" {listed(tied)}, each with its usual output head, are level here." if tied else ""),
     ]
     display.say("\n".join(filter(None, lines)))
 

@@ -90,7 +90,14 @@ def predicted(found: Rows) -> None:
     ]
     kernels = layer_of_gemma()
     text = f"A layer of Gemma's takes {len(kernels)} launches, {kernels.count('_product')} of them products; "
-    text += f"{STEP} takes {len(operators.launches())}. Per launch that is "
+    text += f"{STEP} takes {len(operators.launches())}. "
+    if _QUANTISED in set(own["format"]):
+        text += (
+            f"With {ablation.FORMATS[_QUANTISED]} weights each product has one more before it, which rounds "
+        )
+        text += "its activations. Per launch that is "
+    else:
+        text += "Per launch that is "
     if beside:
         display.say(f"{text}{'; '.join(beside)}.")
 
@@ -116,8 +123,10 @@ def taken_apart(found: Rows, here: Lab) -> None:
             f"Its {one['launches']:,.0f} launches would take {one['launch_us']:,.0f} µs, if each took the "
         )
         text += f"{node:.2f} µs of an empty kernel in a graph ([lesson 00b](00b_clocks.ipynb)). "
+    each = (found["rest_us"] / found["launches"]).agg(["min", "max"])
     text += f"The rest, {one['rest_us']:,.0f} µs, is {one['rest_us'] / one['launches']:.1f} µs for each "
-    text += "launch: time in which kernels run and memory is not busy. A kernel that starts waits for its "
+    text += f"launch ({each['min']:.1f} to {each['max']:.1f} over the bars: it is not one number): time in "
+    text += "which kernels run and memory is not busy. A kernel that starts waits for its "
     text += "first bytes, and one that ends leaves SMs idle; no trace of this token was recorded, so how "
     text += "much each takes is open."
     display.say(text)

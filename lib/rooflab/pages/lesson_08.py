@@ -365,7 +365,8 @@ def takeaway(climbs: dict[str, Any], here: Rows, gpu: str, roof: Any) -> None:
     lines = [
         f"- Tokens a second on the {gpu}, the fastest way of each format: {rates}.{since}",
         f"- Of the {one.median_us:,.0f} µs of the fastest way in {one.weights_as}, bytes take "
-        f"{one.bytes_us:,.0f}; the rest is what {one.phases} phases cost beside them, {one.each:.2f} µs each on average. The rungs aim at "
+        f"{one.bytes_us:,.0f}; the rest is what {one.phases} phases cost beside them, "
+        f"{one.each:.2f} µs each on average. The rungs aim at "
         "this cost: fewer launches, launches that overlap, one launch, flags in place of barriers."
         if one.each > 0
         else "",

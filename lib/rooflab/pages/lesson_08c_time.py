@@ -92,10 +92,8 @@ def predicted(found: Rows) -> None:
     text = f"A layer of Gemma's takes {len(kernels)} launches, {kernels.count('_product')} of them products; "
     text += f"{STEP} takes {len(operators.launches())}. "
     if _QUANTISED in set(own["format"]):
-        text += (
-            f"With {ablation.FORMATS[_QUANTISED]} weights each product has one more before it, which rounds "
-        )
-        text += "its activations. Per launch that is "
+        text += f"With {ablation.FORMATS[_QUANTISED]} weights each product has one more before it, which "
+        text += "rounds its activations. Per launch that is "
     else:
         text += "Per launch that is "
     if beside:

@@ -150,7 +150,7 @@ def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
     display.say(text.strip() + ".")
     names = {"id": "Test", "bars": "Bar"} | {subject: subject for subject in subjects}
     caption = "Every test on the three kernels, but E8, which compares two of them"
-    display.table(shown, names, caption=caption, folded=True)
+    display.table(shown, names, caption=caption)
 
 
 def _fooled(each: Sequence[tuple[str, ...]], evidence: Evidence) -> list[str]:

@@ -27,7 +27,9 @@ def opening(evidence: Any, gpu: str, here: Lab) -> Opening:
     rivals = every[every["origin"] == related.HERE]
     answer = f"No library was measured side by side on the {gpu}."
     if len(rivals):
-        answer = f"{points.answer(rivals, gpu)} {_sweep(here, rivals)}".rstrip()
+        turn = points.turn(rivals).tokens
+        rule = f" So from {turn:,.0f} tokens on, time cuBLAS too." if turn == turn else ""
+        answer = points.answer(rivals, gpu) + rule
     able = (
         "say where a library's kernel is the better choice, and why",
         "compare two kernels by shape, GPU, clock and day",
@@ -69,7 +71,7 @@ def _drawn(evidence: Any) -> str:
     least = _least_drawn(evidence)
     if not least < 1 / crossover.LEVEL:
         return ""
-    said = "On the worst of its shapes drawn at random, a set of its own, ours runs at "
+    said = "At the worst of lesson 07's shapes drawn at random, which nothing was tuned for, ours runs at "
     return f"{said}{least:.2f} times the speed of the fastest library."
 
 

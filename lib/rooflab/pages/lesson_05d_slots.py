@@ -217,11 +217,7 @@ def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
     if len(fast):
         text += f"{fast['impl'].iloc[0]}, which scales weights and not sums, makes do with "
         text += f"{fast['all'].iloc[0]:,.0f} million instructions and keeps its tensor cores "
-        text += (
-            f"{fast['tensor_pct'].iloc[0]:.0f}% busy"
-            + _busy_beside_rate(fast.iloc[0], here.spec, int(here.run["sms"]))
-            + "."
-        )
+        text += f"{fast['tensor_pct'].iloc[0]:.0f}% busy in the cycles that were counted."
     display.say(text + _conversions(found) + _tensor_cores(found))
 
 
@@ -237,23 +233,6 @@ def _clock_counted(row: Any, here: Lab, name: str) -> str:
         "That is less than the share of slots, because the counters see only cycles of SMs with work: "
         f"{ghz:.2f} a nanosecond for {name}, where the datasheet's clock has {sheet:.2f}. "
     )
-
-
-def _busy_beside_rate(row: Any, spec: Device, sms: int) -> str:
-    """The share of the datasheet's FP16 peak that a rung reached while it was counted, where it is less than
-    the share of cycles in which its tensor cores were busy.
-    """
-    rate = 2.0 * math.prod(study.Mmq().case(row["case"]).matrix) / row["time_ns"] / 1e3
-    share = rate / spec.fp16_tensor
-    if not LEVEL * 100 * share < row["tensor_pct"]:
-        return ""
-    cycles = row["inst_executed"] / row["issue_active"] / 4 / sms / row["time_ns"]
-    text = (
-        f" of its cycles. They were {cycles:.2f} a nanosecond, so "
-        if LEVEL * cycles < spec.boost_mhz / 1e3
-        else ": "
-    )
-    return f"{text}by rate it was at {share:.0%} of the datasheet's peak"
 
 
 def _conversions(found: Rows) -> str:

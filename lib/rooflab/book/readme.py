@@ -265,7 +265,7 @@ def device_line(store: Store) -> str:
     day, took = str(last["started"])[:10], ""
     if len(runs) == 1 and not is_blank(last["finished"]):
         minutes = (pd.Timestamp(last["finished"]) - pd.Timestamp(last["started"])).total_seconds() / 60
-        took = f", by one command in {minutes:.0f} minutes"
+        took = f" in {minutes:.0f} minutes"
     when = f"last on {day}" if len(runs) > 1 else f"on {day}"
     return f"Measured on the {last['gpu']} (driver {last['driver']}, CUDA {last['cuda']}) {when}{took}."
 

@@ -259,15 +259,45 @@ def test_an_up_to_date_environment_is_left_alone_and_a_changed_list_is_not(
 ) -> None:
     pip = tmp_path / ".venv" / "bin" / "python"
     pip.parent.mkdir(parents=True)
-    pip.write_text(f"#!/bin/sh\necho called >> {tmp_path / 'calls'}\n")
+    pip.write_text(f"#!/bin/sh\necho $2 $3 >> {tmp_path / 'calls'}\n")
     pip.chmod(0o755)
     monkeypatch.setattr(setup, "VENV", str(tmp_path / ".venv"))
+    once = "pip install\npip config\nuv pip\n"
     setup.install("lean")
     setup.install("lean")
-    assert (tmp_path / "calls").read_text() == "called\n"
+    assert (tmp_path / "calls").read_text() == once
     monkeypatch.setattr(setup, "fingerprint", lambda: "other")
     setup.install("lean")
-    assert (tmp_path / "calls").read_text() == "called\ncalled\n"
+    assert (tmp_path / "calls").read_text() == 2 * once
+
+
+def test_where_uv_fails_pip_installs_and_uv_asks_where_pip_does(
+    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, calls = tmp_path / ".venv" / "bin" / "python", tmp_path / "calls"
+    python.parent.mkdir(parents=True)
+    settings = "global.index-url='https://there/simple'", ":env:.find-links='/a /b'", "global.timeout='9'"
+    said = "".join(f'echo "{line}"\n' for line in settings)
+    python.write_text(
+        f"#!/bin/sh\necho $@ >> {calls}\n[ $2 = uv ] && exit 1\nif [ $3 = config ]; then\n{said}fi\nexit 0\n"
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(setup, "VENV", str(tmp_path / ".venv"))
+    setup.install("lean")
+    got_uv, _, by_uv, by_pip = calls.read_text().splitlines()
+    assert got_uv.endswith(setup.UV) and "--index-url https://there/simple --find-links /a" in by_uv
+    assert (
+        "timeout" not in by_uv
+        and by_pip.startswith("-m pip install")
+        and by_pip.split()[-4:]
+        == [
+            "-r",
+            setup.requirements("lean"),
+            "-e",
+            setup.ROOT,
+        ]
+    )
+    assert list((tmp_path / ".venv").glob("*.stamp"))
 
 
 def test_a_ready_environment_is_taken_or_told_what_it_lacks(

@@ -166,7 +166,7 @@ def backwards(gpu: str, evidence: Evidence) -> None:
     names = {coalescing.STRIDED: "strided", coalescing.COALESCED: "coalesced", claims.BEST: "best"}
     times = {name: coalescing.us(evidence, subject) for subject, name in names.items()}
     text = f"Bad means slow: on the {gpu} "
-    text += listed(f"the {name} kernel takes {us:,.1f} µs" for name, us in times.items()) + "."
+    text += listed(f"the {name} kernel takes {us:,.1f}" for name, us in times.items()) + " µs."
     if times["coalesced"] > times["strided"]:
         text += " The kernel that the source designed is the slowest of the three."
     words = {name: claims.judge(_TESTS["E11"], evidence, subject) for subject, name in names.items()}

@@ -84,7 +84,8 @@ def explained(found: Rows) -> None:
         if shares:
             share, tokens = min(shares)
             pays.append((model, weights, f"{share}%", tokens))
-    display.say(text)
+    if text:
+        display.say(text.strip())
     if pays:
         frame = pd.DataFrame(pays, columns=["model", "weights", "share", "tokens"])
         heads = {"model": "model", "weights": "weights", "share": "pays where this share of drafts holds"}

@@ -132,9 +132,9 @@ def beside_others(published: Store, prompt: int, rows: Rows, gpu: str) -> None:
         heads |= {"llama": "llama.cpp, published, same GPU", "above": "× llama.cpp"}
     forms = {"ours": "{:,.0f}", "over": "{:.1f}", "llama": "{:,.0f}", "above": "{:.1f}"}
     display.table(table, heads, forms, f"{prompt:,} tokens, {gpu}")
-    text = "" if len(heads) > 2 else "No other's rate is known on this GPU."
+    text = "" if len(heads) > 2 else "No other's rate is known on this GPU. "
     if len(table) > 1 and table.ours.idxmax() == 0:
         text += f"{table.w.iloc[0]} weights are the fastest here. Smaller weights save bytes, which do not "
         text += "set the time, and cost the work of unpacking them before they are multiplied."
     if text:
-        display.say(text)
+        display.say(text.strip())

@@ -61,3 +61,22 @@ def test_a_claim_is_a_line_of_its_words_and_verdicts():
     assert "time &lt; 50 µs" in told.svg() and told.says == "H2 (time < 50 µs) refuted."
     with pytest.raises(UsageError, match="at least one claim"):
         diagram.verdicts([], fills, "None")
+
+
+def test_a_test_put_to_kernels_is_a_line_of_what_it_measures_on_each():
+    fills = {"holds": svg.SKY, "refuted": svg.AMBER, "not recorded": svg.NONE}
+    slow = diagram.Tried("E1", "time < 50 µs", [("90 µs", "refuted"), ("17 µs", "holds")])
+    open_ = diagram.Tried("E2", "hits > 50%", [("not recorded", "not recorded"), ("80%", "holds")])
+    drawing = diagram.tried([slow, open_], ["strided\n90 µs", "best"], fills, "Two tests")
+    assert drawing.says == (
+        "E1 (time < 50 µs): strided 90 µs, refuted, best 17 µs, holds; "
+        "E2 (hits > 50%): strided not recorded, best 80%, holds."
+    )
+    assert [drawing.svg().count(f'fill="{fill}"') for fill in (svg.SKY, svg.AMBER)] == [
+        3,
+        2,
+    ]  # one in the key
+    turned = diagram.tried([slow._replace(found=[("40 µs", "holds")] * 2)], ["a", "b"], fills, "One test")
+    assert svg.AMBER not in turned.svg() and "refuted" not in turned.svg()
+    with pytest.raises(UsageError, match="at least one"):
+        diagram.tried([], [], fills, "None")

@@ -120,7 +120,7 @@ def _stride() -> str:
 def _lines(evidence: Evidence) -> str:
     best = str(evidence.row("gemv", **coalescing.square(BEST))["impl"])
     first, last = (next(r for r in gemv.LADDERS["gemv"] if r.name == name) for name in (STRIDED, best))
-    return f"{first.name} has {_code(first.path)} lines of code, {last.name} {_code(last.path)}"
+    return f"{first.name} has {_code(first.path)} lines without comments, {last.name} {_code(last.path)}"
 
 
 def _code(path: Path) -> int:

@@ -11,8 +11,11 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.profile import ncu
 from rooflab.studies import gemv as study
-from rooflab.view import display
+from rooflab.view import diagram, display
+from rooflab.view.diagram.svg import AMBER, GREY, NONE, SKY
 from rooflab.words import listed
+
+FILLS = {claims.HOLDS: SKY, claims.SHORT: GREY, claims.REFUTED: AMBER, claims.UNRECORDED: NONE}
 
 
 def block_sizes(here: Lab) -> None:
@@ -112,45 +115,77 @@ def hit_rates(counted: Rows, evidence: Evidence) -> None:
 
 
 def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
-    """Show the verdict of each test on three kernels, and say which tests tell a bad one from a good one."""
-    subjects = [coalescing.STRIDED, coalescing.COALESCED, claims.BEST]
-    found = claims.powers([claim for claim in tests if claim.name != "E8"], evidence, subjects)
-    shown = found[["id", "bars"]].copy()
-    for subject in subjects:
-        shown[subject] = [
-            (f"{each.measured}, " if each.value == each.value else "") + each.word for each in found[subject]
-        ]
+    """Draw the verdict of each test on three kernels, and say which tests tell a bad one from a good one."""
+    subjects = {coalescing.STRIDED: "strided", coalescing.COALESCED: "coalesced", claims.BEST: "best"}
+    put = [claim for claim in tests if claim.name != "E8"]  # which compares two of them
+    found = claims.powers(put, evidence, subjects)
+    asked = {claim.name: claim.tests[0] for claim in put}
+    rows = [
+        diagram.Tried(
+            row["id"],
+            f"{asked[row['id']].quantity} {asked[row['id']].bar.text(asked[row['id']].form)}",
+            [_measured(row[subject]) for subject in subjects],
+        )
+        for _, row in found.iterrows()
+    ]
+    heads = [name + _taking(evidence, subject) for subject, name in subjects.items()]
+    diagram.tried(rows, heads, FILLS, f"The source's tests, put to three kernels on the {gpu}").show()
     words = [[each.word for each in found[subject]] for subject in subjects]
     each = list(zip(found["id"], *words, strict=True))
-    tells = [i for i, bad, _, good in each if bad == claims.REFUTED and good == claims.HOLDS]
-    fooled = _fooled(each, evidence)
-    tells = [i for i in tells if i not in fooled]
-    blind = [i for i, bad, middle, good in each if bad == middle == good]
-    against = [i for i, bad, _, good in each if bad == claims.HOLDS and good == claims.REFUTED]
-    text = f"**On the {gpu} the strided kernel passes and the best kernel fails.** " if against else ""
-    if "E11" in against:
-        text += "L2 serves what was fetched before. The best kernel fetches each sector once, so L2 has "
-        text += "nothing "
-        text += "to serve. "
-    says = {claim.name: claim.says for claim in tests}
-    text += f"\n\nOf the source's other tests {len(tells)} do their work ({listed(tells)}): they "
-    text += "refute the strided kernel and pass the best"
+    lines = _by_power(each, _fooled(each, evidence))
+    display.say("\n".join(f"- {line}" for line in lines) + _by_kernel(each))
+
+
+def _measured(verdict: claims.Verdict) -> tuple[str, str]:
+    """What a cell of the drawing says, and its verdict: the value, or the verdict's word without one."""
+    return (verdict.measured if verdict.value == verdict.value else verdict.word), verdict.word
+
+
+def _taking(evidence: Evidence, subject: str) -> str:
+    """A kernel's time, as the second line of its head; nothing where it was not timed."""
+    try:
+        return f"\n{coalescing.us(evidence, subject):,.1f} µs"
+    except NoEvidence:
+        return ""
+
+
+def _by_power(each: Sequence[tuple[str, ...]], fooled: Sequence[str]) -> list[str]:
+    """What the tests do, a line a kind: `each` is a test with its verdicts on the three kernels."""
+    holds, refuted = claims.HOLDS, claims.REFUTED
+    blind = [i for i, bad, middle, good in each if bad == middle == good != claims.UNRECORDED]
+    left = [row for row in each if row[0] not in (*blind, *fooled)]
+    kinds = {
+        "**Do their work**: they refute the strided kernel and pass the best": (refuted, holds),
+        "**Backwards**: the strided kernel passes and the best fails": (holds, refuted),
+        "**Lax**: the strided kernel passes as well as the best": (holds, holds),
+        "**Strict**: both are refuted": (refuted, refuted),
+    }
+    lines = []
+    for says, pair in kinds.items():
+        if ids := [i for i, bad, _, good in left if (bad, good) == pair]:
+            lines.append(f"{says}: {listed(ids)}.")
     if fooled:
-        one = len(fooled) == 1
-        text += f". {listed(fooled)} {'refutes the strided kernel, too, but passes' if one else 'also pass'} "
-        text += f"`{coalescing.COALESCED}`, which is slower still: what is counted is not speed"
-    lax = [i for i, bad, _, good in each if bad == good == claims.HOLDS and i not in blind]
-    text += f". {listed(lax)} let both pass" if len(lax) > 1 else ""
-    strict = [i for i, bad, _, good in each if bad == good == claims.REFUTED and i not in blind]
-    text += f". {listed(strict)} {'refutes' if len(strict) == 1 else 'refute'} both" if strict else ""
-    unknown = [i for i, *verdicts in each if claims.UNRECORDED in verdicts]
-    text += f". {listed(unknown)}: not recorded for each of the three" if unknown else ""
-    for name in blind:
-        text += f". {name} ({says[name].rstrip('.')}) gives all three kernels one verdict"
-    display.say(text.strip() + ".")
-    names = {"id": "Test", "bars": "Bar"} | {subject: subject for subject in subjects}
-    caption = "Every test on the three kernels, but E8, which compares two of them"
-    display.table(shown, names, caption=caption)
+        lines.append(
+            f"**Fooled**: they refute the strided kernel and pass the coalesced one, which is slower still: "
+            f"{listed(fooled)}. What is counted is not speed."
+        )
+    if blind:
+        lines.append(f"**Blind**: one verdict for all three kernels: {listed(blind)}.")
+    if unknown := [i for i, *words in left if claims.UNRECORDED in words]:
+        lines.append(f"**Open**: not recorded for each of the three: {listed(unknown)}.")
+    return lines
+
+
+def _by_kernel(each: Sequence[tuple[str, ...]]) -> str:
+    """Which claims fail by the source's kernel and not by their bar, as a sentence; nothing without any."""
+    kernel = [i for i, _, middle, good in each if (middle, good) == (claims.REFUTED, claims.HOLDS)]
+    if not kernel:
+        return ""
+    bars, them = ("this bar", "it") if len(kernel) == 1 else ("these bars", "them")
+    return (
+        f"\n\n**The kernel fails, not the bar**: the coalesced kernel misses {bars}, and the best kernel "
+        f"meets {them} as stated: {listed(kernel)}."
+    )
 
 
 def _fooled(each: Sequence[tuple[str, ...]], evidence: Evidence) -> list[str]:

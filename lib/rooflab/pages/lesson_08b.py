@@ -101,7 +101,7 @@ def ladder(climbs: dict[str, Any], prompt: int, gpu: str) -> None:
         "median_us": "ms",
         "tok_s": "tok/s",
         "predicted": "predicted, tok/s",
-        "gain": "× the step it builds on",
+        "gain": "× the step before",
     }
     forms = {"median_us": "{:,.1f}", "tok_s": "{:,.0f}", "predicted": "{:,.0f}", "gain": "{:.2f}"}
     for format in ("q8_0", "fp16"):
@@ -115,7 +115,7 @@ def ladder(climbs: dict[str, Any], prompt: int, gpu: str) -> None:
 
 
 def logit_errors(rows: Rows) -> None:
-    """Show the errors of the last logits, folded, and say how near they come to the limit."""
+    """Show the errors of the last logits, folded, and say how near they come to what is allowed."""
     checked = rows.assign(part=rows.error / rows.error_budget).sort_values("part")
     worst = checked.groupby("format", sort=False).tail(1).reset_index(drop=True)
     worst["format"] = worst["format"].map(ablation.FORMATS)
@@ -126,12 +126,13 @@ def logit_errors(rows: Rows) -> None:
         "part": "share of it, at worst",
     }
     forms = {"error": "{:.4f}", "error_budget": "{:.4f}", "part": "{:.0%}"}
-    display.table(worst, heads, forms, "Errors of the last logits, by format", folded=True)
     tight = worst.sort_values("part").iloc[-1]
     display.say(
-        f"{tight.format} comes nearest to its limit, with {tight.part:.0%} of the error allowed: "
-        + ("every step keeps its logits right." if tight.part <= 1 else "the check refuses that.")
+        "Every step is checked: its last logits are compared with float64 on the same weights, and twice the "
+        f"error of an FP16 baseline is allowed. The largest error is {tight.part:.0%} of that "
+        f"({tight.format})" + ("." if tight.part <= 1 else ", which the check refuses.")
     )
+    display.table(worst, heads, forms, "Errors of the last logits, by format", folded=True)
 
 
 def explore(rows: Rows, gpu: str, lab: Lab, prompt: int) -> Any:

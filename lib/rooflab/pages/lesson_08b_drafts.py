@@ -12,7 +12,6 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import decode
 from rooflab.view import display, explorer, plot
-from rooflab.words import listed
 
 _SHARE = 0.8  # of drafts that hold, in the table
 _WAYS = {"free": "cost nothing", "model": "come from a smaller model"}
@@ -30,12 +29,11 @@ def checks(lab: Lab) -> Rows:
     found = found.assign(share=100 * found["roof_fraction"], off=found["median_us"] / found["predicted_us"])
     found["held"] = [drafts.gain(row.cost, _SHARE, int(row.batch), row.draft) for row in found.itertuples()]
     heads = {"weights_as": "weights", "batch": "tokens checked", "median_us": "µs a check"}
-    heads |= {"cost": "t(T) ÷ t(1)", "share": "% of the roof", "off": "÷ predicted"}
-    heads |= {"held": f"× plain decoding, {_SHARE:.0%} hold"}
+    heads |= {"cost": "× one token's time", "share": "% of the roof", "off": "÷ predicted"}
+    heads |= {"held": f"× the tokens/s, {_SHARE:.0%} hold"}
     forms = {"median_us": "{:,.0f}", "cost": "{:.2f}", "share": "{:.0f}", "off": "{:.2f}", "held": "{:.2f}"}
     for place, (model, mine) in enumerate(found.groupby("model", sort=False)):
-        title = f"Checks of drafts, {model}, {lab.run.gpu}, timed with drafts that all hold; the last "
-        title += "column is computed"
+        title = f"Checks of drafts, {model}, {lab.run.gpu}; the last column is computed"
         display.table(mine, heads, forms, title, folded=place > 0)
     return found
 
@@ -48,14 +46,14 @@ def where_the_rest_goes(found: Rows, lab: Lab) -> None:
         words = [
             f"{row.weights_as} {row.check_us:,.0f} µs and {row.step_us:,.0f} µs" for row in both.itertuples()
         ]
-        display.say(
-            "What is above the prediction? A check ends with an answer for the host, which then launches the "
-            "next one; a batch's steps follow each other on the GPU without it. A check of "
-            f"{rows} tokens beside a step of {rows} sequences, which reads {rows} caches and not one: "
-            f"{', '.join(words)}. So the host's turn costs more than the other caches do."
-            if (both.check_us > both.step_us).all()
-            else f"A check of {rows} tokens beside a step of {rows} sequences: {', '.join(words)}."
-        )
+        late = (both.check_us > both.step_us).all()
+        why = "A check ends with an answer for the host, which then launches the next one; a batch's steps "
+        why += "follow each other on the GPU without it."
+        beside = f"A check of {rows} tokens beside a step of {rows} sequences"
+        beside += f", which reads {rows} caches and not one" if late else ""
+        beside += f": {', '.join(words)}."
+        beside += " So the host's turn costs more than the other caches do." if late else ""
+        display.fold_items("What a check takes beyond its prediction", [why, beside] if late else [beside])
 
 
 def explained(found: Rows) -> None:
@@ -67,9 +65,9 @@ def explained(found: Rows) -> None:
     few, many = counts.columns.min(), counts.columns.max()
     if few < many and (growth := (counts[many] / counts[few]).max()) < counts[few].max():
         text += (
-            "One token is made by lesson 08's single kernel, and a check is a chain of launches. That change "
-            f"of program costs more than the tokens do: from one token to {few:.0f} the time grows up to "
-            f"{counts[few].max():.2f} times, from {few:.0f} to {many:.0f} at most {growth:.2f} times. "
+            f"From one token to {few:.0f} the time grows up to {counts[few].max():.2f} times, from {few:.0f} "
+            f"to {many:.0f} at most {growth:.2f} times: more tokens cost little, but one token is made by "
+            "lesson 08's single kernel, and a check is a chain of launches. "
         )
     below = found[found["cost"] < 1]
     if len(below):
@@ -85,10 +83,14 @@ def explained(found: Rows) -> None:
         ]
         if shares:
             share, tokens = min(shares)
-            pays.append(f"{model} in {weights} from {share}% on ({tokens} tokens a check)")
+            pays.append((model, weights, f"{share}%", tokens))
+    if text:
+        display.say(text.strip())
     if pays:
-        text += f"With drafts of a smaller model, speculation pays for {listed(pays)}."
-    display.say(text)
+        frame = pd.DataFrame(pays, columns=["model", "weights", "share", "tokens"])
+        heads = {"model": "model", "weights": "weights", "share": "pays where this share of drafts holds"}
+        heads |= {"tokens": "tokens a check"}
+        display.table(frame, heads, None, "From when drafts of a smaller model pay, computed")
 
 
 def drawn(found: Rows, gpu: str) -> None:

@@ -50,12 +50,33 @@ def largest_step(climbs: dict[str, Any]) -> None:
     if len(own):
         biggest, least = own.iloc[-1], own.iloc[0]
         display.say(
-            f"With {ablation.FORMATS[half.format.iloc[0]]} weights the largest step is **`{biggest.impl}`**, "
-            f"{biggest.gain:.2f} times: {biggest.says}. "
-            f"The smallest is `{least.impl}` ({least.gain:.2f} times): {least.says}. "
-            f"Against our own first step, not a library, the last is "
+            f"The largest step is **`{biggest.impl}`**, {biggest.gain:.2f} times, the smallest "
+            f"`{least.impl}`, {least.gain:.2f} times. Against our own first step, not a library, the last is "
             f"{display.speed(half.tok_s.iloc[-1] / half.tok_s.iloc[0])}."
         )
+    display.say(_diluted(half))
+
+
+def _diluted(climb: Rows) -> str:
+    """How the embeddings' fixed time dilutes the factors of the steps before it is removed; nothing where no
+    such step helps.
+    """
+    fixed, own = embeddings_us(climb), climb[climb.kind == "own"]
+    early = own[own.impl.isin(_BEFORE_EMBED)]
+    lines = []
+    for before, after in zip(early.itertuples(), early.iloc[1:].itertuples(), strict=False):
+        if before.median_us > after.median_us > fixed:
+            alone = (before.median_us - fixed) / (after.median_us - fixed)
+            lines.append(
+                f"- `{after.impl}` saves {(before.median_us - after.median_us) / 1e3:.1f} ms: "
+                f"{before.median_us / after.median_us:.2f} times; without the embeddings {alone:.2f} times."
+            )
+    if not lines:
+        return ""
+    return (
+        f"**A fixed cost dilutes the factors of the other steps.** Until `{_NEXT}` the embeddings take "
+        f"{fixed / 1e3:.0f} ms, whatever else is saved:\n\n" + "\n".join(lines)
+    )
 
 
 def embeddings_us(climb: Rows) -> float:
@@ -111,11 +132,11 @@ def foretold(climbs: dict[str, Any], lab: Lab) -> None:
     if kept.empty:
         return
     low, high = kept.iloc[0], kept.iloc[-1]
-    text = f"`{low.impl}` reaches {low.off:.0%} of its predicted rate, the least, and `{high.impl}` "
+    text = f"Of its predicted rate `{low.impl}` reaches {low.off:.0%}, the least, and `{high.impl}` "
     text += f"{high.off:.0%}, the most."
     by = climb.set_index("impl").predicted
     if high.off > NEAR and high.impl in ("5_embed", "6_graph", "7_fused"):
-        text += " The latter's products were predicted from the time of a slower kernel of ours"
+        text += f" The products of `{high.impl}` were predicted from the time of a slower kernel of ours"
         slower = {"1_scalar", "2_mmq"} <= set(by.index) and by["2_mmq"] < by["1_scalar"]
         text += ", which is also why `2_mmq` is predicted slower than `1_scalar`." if slower else "."
     display.say(text)
@@ -154,14 +175,11 @@ def _why(found: Missed) -> str:
 
 
 def steps_by_length(rows: Rows, seqs: list[Any], gpu: str) -> None:
-    """Show every step at every length, folded; say which step is the largest, and which steps lose."""
+    """Show every step at every length, which is the largest and which lose: all folded."""
     mine = rows[rows.model == decode.MODEL].assign(w=rows.format.map(ablation.FORMATS))
     wide = mine.pivot_table("tok_s", ["w", "impl"], "seq").reset_index()
     wide["w"] = wide.w.where(~wide.w.duplicated(), "")
     heads = {"w": "weights", "impl": "step"} | {seq: f"{seq:,} tokens" for seq in seqs}
-    display.table(
-        wide, heads, dict.fromkeys(seqs, "{:,.0f}"), f"The ladders at every length, tok/s, {gpu}", folded=True
-    )
     longest = [ablation.prompts(rows, "q8_0", seq).dropna(subset=["gain"]) for seq in seqs]
     words = [
         f"at {int(climb.seq.iloc[0]):,} tokens `{row.impl}` ({row.gain:.2f} times)"
@@ -169,22 +187,36 @@ def steps_by_length(rows: Rows, seqs: list[Any], gpu: str) -> None:
         if len(climb)
         for row in [climb.loc[climb.gain.idxmax()]]
     ]
-    text = f"The largest step with Q8_0 weights, by length: {', '.join(words)}." if words else ""
-    text += _losing(rows, seqs)
+    said = [f"The largest step with Q8_0 weights: {', '.join(words)}."] if words else []
+    said += _losing(rows, seqs)
     if wide[seqs].isna().any(axis=None):
-        text += " Empty cells were not timed: attention query by query takes too long for long prompts, and "
-        text += "prompts with INT4 weights use FP16's steps."
-    display.say(text.strip())
+        said.append(
+            "Empty cells were not timed: attention query by query takes too long for long prompts, and "
+            "prompts with INT4 weights use FP16's steps."
+        )
+    table = (wide, heads, dict.fromkeys(seqs, "{:,.0f}"), f"Tok/s, {gpu}")
+    display.fold_parts("The ladders at every length, and the steps that lose there", [table, *said])
 
 
-def _losing(rows: Rows, seqs: list[Any]) -> str:
-    """Steps after which a prompt takes longer, by length, as a sentence; nothing where there are none."""
-    lost = []
+def _losing(rows: Rows, seqs: list[Any]) -> list[str]:
+    """Steps after which a prompt takes longer, by length, as a sentence; nothing where there are none. A step
+    loses if its quartiles lie above those of the step before.
+    """
+    lost, near = [], 0
     for seq in seqs:
-        climbs = [ablation.prompts(rows, format, seq) for format in ("fp16", "q8_0")]
-        slower = [row for climb in climbs for row in climb[climb.gain < 1].itertuples()]
-        each = listed(f"`{r.impl}` ({ablation.FORMATS[r.format]}, {r.gain:.2f} times)" for r in slower)
-        lost += [f"at {seq:,} tokens {each}"] if slower else []
-    if not lost:
-        return ""
-    return f" Some steps lose: {'; '.join(lost)}. A step helps only where it shortens what sets the time."
+        found = []
+        for format in ("fp16", "q8_0"):
+            own = ablation.prompts(rows, format, seq)
+            own = own[own.kind == "own"]
+            for before, after in zip(own.itertuples(), own.iloc[1:].itertuples(), strict=False):
+                if after.q1_us > before.q3_us:
+                    found.append(f"`{after.impl}` ({ablation.FORMATS[format]}, {after.gain:.2f} times)")
+                near += before.median_us < after.median_us and after.q1_us <= before.q3_us
+        lost += [f"at {seq:,} tokens {listed(found)}"] if found else []
+    said = [f"Some steps lose: {'; '.join(lost)}. What takes longer there was not traced."] if lost else []
+    if near:
+        said.append(
+            f"{counted(near, 'more step')} {'is' if near == 1 else 'are'} slower by the median alone: the "
+            "quartiles overlap those of the step before."
+        )
+    return said

@@ -38,9 +38,9 @@ def takeaway(rows: Rows, prompt_asked: int, gpu: str, single: Rows, both: Rows) 
         f"with {ablation.FORMATS[best.format]} weights, {best.roof_fraction:.0%} of the tensor cores' roof.",
         f"- Per token that is {best.tok_s / one:.0f} times as fast as lesson 08's fastest decoding in the "
         f"same format, {one:,.0f} tok/s, because a prompt's tokens share each reading of the weights. "
-        "Decoded tokens share it only in a batch of sequences, or where one step checks several guessed "
-        "tokens (the appendix).",
-        "- Remove the largest part first: until then, the factor of every other step is small.",
+        "Decoded tokens share it in a batch of sequences, or where one step checks several guessed tokens "
+        "(the appendix).",
+        "- Remove the largest fixed cost first: it dilutes the factor of every other step.",
     ]
     crowd = both[(both.kind == "own") & (both.batch > 1)].sort_values("tok_s")
     if len(crowd):

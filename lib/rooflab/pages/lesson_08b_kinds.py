@@ -94,66 +94,56 @@ def mmq_by_place(
     fixed: Rows,
     model: Any,
 ) -> None:
-    """Show what 2_mmq brings as the second step, alone and as the last."""
+    """Say what 2_mmq brings as the second step and as the last, and fold how that is known."""
     timed = rows if whose is lab else whose.measure("prefill", whose.held("prefill", whose.cases("prefill")))
-    timed = (
-        timed[(timed.model == decode.MODEL) & (timed.seq == prompt_asked)]
-        .set_index(["format", "impl"])
-        .median_us
-    )
+    timed = timed[(timed.model == decode.MODEL) & (timed.seq == prompt_asked)].set_index(["format", "impl"])
     now = spent[spent.seq == prompt_asked]
-    cublas = now[now.case.str.startswith(slow) & (now.family == "cuBLAS")].us.sum()
-    own = now[now.case.str.startswith(fast) & (now.family == "our products")].us.sum()
-    none = float("nan")
-    lines = [
-        ("second, as timed", timed.get(("q8_0", "1_scalar"), none), timed.get(("q8_0", "2_mmq"), none)),
-        ("alone, by the trace: the products' time on the GPU", cublas + making, own),
-        (
-            "last, computed for 6_graph",
-            timed.get(("fp16", "6_graph"), none) + making,
-            timed.get(("q8_0", "6_graph"), none),
-        ),
-    ]
-    placed = pd.DataFrame(lines, columns=["place", "off", "on"]).dropna()
-    placed[["off", "on"]] /= 1e3
-    placed["gain"] = placed.off / placed.on
-    display.table(
-        placed,
-        {"place": "place of the step", "off": "without it, ms", "on": "with it, ms", "gain": "×"},
-        {"off": "{:.1f}", "on": "{:.1f}", "gain": "{:.2f}"},
-        f"What 2_mmq brings by its place, {prompt_asked:,} tokens, Q8_0, {whose.run.gpu}",
+    cublas = now[now.case.str.startswith(slow) & (now.family == "cuBLAS")].us.sum() / 1e3
+    own = now[now.case.str.startswith(fast) & (now.family == "our products")].us.sum() / 1e3
+    asked = [("q8_0", "1_scalar"), ("q8_0", "2_mmq"), ("fp16", "6_graph"), ("q8_0", "6_graph")]
+    if len(fixed) < 2 or not set(asked) <= set(timed.index):
+        return
+    first, second, graph, last = (timed.loc[key].median_us / 1e3 for key in asked)
+    written = making / 1e3
+    placed = pd.DataFrame(
+        [
+            ("second, as timed", first, second),
+            ("last: FP16's 6_graph and the writing, against Q8_0's 6_graph", graph + written, last),
+        ],
+        columns=["place", "off", "on"],
     )
-    if len(placed) == len(lines) and len(fixed) > 1:
-        least = 3 * model_shapes.body(model) / whose.roof["dram_read"].value / 1e6
-        constant = f"{making / 1e3:.1f} ms that do not depend on the prompt"
-        why = (
-            "A kernel that writes FP16 weights takes a time that does not depend on the prompt's length; "
-            "all else that "
-            "torch does grows with it. So a line is fitted through the times of each of torch's kernels in "
-            "`1_scalar`, "
-            "by length; at zero tokens it gives that time."
-        )
-        found = (
-            f"One kernel of torch's, `{fixed.index[-1]}`, has {constant} (the next largest has "
-            f"{fixed.iloc[-2] / 1e3:.1f}): it writes the FP16 weights. Three bytes a weight, one read and "
-            f"two written, would take {least:.1f} ms at the read roof. The products themselves take cuBLAS "
-            f"{cublas / 1e3:.1f} ms and ours, in `7_fused` and with gating in them, {own / 1e3:.1f}: "
-            + (
-                "so the step saves the writing of FP16 weights, and no time in the multiplication."
-                if own > 0.98 * cublas
-                else "so the step saves the writing of FP16 weights and time in the multiplication."
-            )
-        )
-        display.fold_items("How long writing the FP16 weights takes", [why, found])
-        early, late = (placed.iloc[i] for i in (0, -1))
-        saved = [round(each.off, 1) - round(each.on, 1) for each in (early, late)]
-        display.say(
-            f"**A step's factor depends on its place.** As the second step `2_mmq` takes the prompt from "
-            f"{early.off:.1f} ms to {early.on:.1f}, {early.gain:.2f} "
-            f"times; as the last it would from {late.off:.1f} to {late.on:.1f}, **{late.gain:.2f} times**. "
-            f"{f'That saves {saved[0]:.1f} and {saved[1]:.1f} ms. ' if min(saved) > 0 else ''}"
-            "The reason: without it each product first writes FP16 copies of its weights, "
-            f"{making / 1e3:.1f} ms a prompt, and then multiplies in {cublas / 1e3:.1f} ms by cuBLAS where "
-            f"ours, in `7_fused`, takes {own / 1e3:.1f}. The last row's time *without* it is that of FP16's "
-            "graph plus this writing."
-        )
+    placed["saved"], placed["gain"] = placed.off - placed.on, placed.off / placed.on
+    early, late = placed.gain
+    display.say(
+        f"**The same step as the last would bring {late:.2f} times**: without `2_mmq` every prompt first "
+        f"writes FP16 copies of the weights, {written:.1f} ms. As the second step, in a prompt of "
+        f"{first:.0f} ms, it brought {early:.2f} times."
+    )
+    least = 3 * model_shapes.body(model) / whose.roof["dram_read"].value / 1e6
+    trace = written + cublas - own
+    beyond = placed.saved.iloc[0] - trace
+    runs = timed.loc[asked[0]]
+    lines = [
+        "**The writing.** It takes a time that does not depend on the prompt's length; all else that torch "
+        "does grows with it. So a line is fitted through the times of each of torch's kernels in "
+        f"`1_scalar`, by length. At zero tokens one kernel, `{fixed.index[-1]}`, still has {written:.1f} ms "
+        f"(the next largest has {fixed.iloc[-2] / 1e3:.1f}): it writes the FP16 weights. Three bytes a "
+        f"weight, one read and two written, would take {least:.1f} ms at the read roof.",
+        f"**The products.** cuBLAS takes {cublas:.1f} ms for them; ours, as in `7_fused` and with gating in "
+        f"them, {own:.1f}. So by the trace the step saves {written:.1f} + {cublas:.1f} − {own:.1f} = "
+        f"{round(written, 1) + round(cublas, 1) - round(own, 1):.1f} ms of the GPU's time.",
+    ]
+    if beyond > 0:
+        noise = (runs.q3_us - runs.q1_us) / 1e3
+        text = f"**Second, it saved {placed.saved.iloc[0]:.1f} ms**, more than that. "
+        if beyond < noise:
+            text += "The rest is within the noise of the host's calls: the middle half of the runs of "
+            text += f"`1_scalar` lies between {runs.q1_us / 1e3:.1f} and {runs.q3_us / 1e3:.1f} ms."
+        else:
+            text += f"What the other {beyond:.1f} ms are was not traced."
+        lines.append(text)
+    heads = {"place": "place of the step", "off": "without it, ms", "on": "with it, ms"}
+    heads |= {"saved": "saved, ms", "gain": "×"}
+    forms = dict.fromkeys(("off", "on", "saved"), "{:.1f}") | {"gain": "{:.2f}"}
+    table = (placed, heads, forms, f"2_mmq by its place, {prompt_asked:,} tokens, Q8_0, {whose.run.gpu}")
+    display.fold_parts("How 2_mmq was placed last, and what it saves by the trace", [table, *lines])

@@ -29,7 +29,7 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     best = fastest.set_index("format", drop=False)
     first = best.loc["fp16" if "fp16" in best.index else best.index[0]]
     answer = f"On the {gpu} ours reads a prompt of {prompt:,} tokens at {first.tok_s:,.0f} tokens a second "
-    answer += f"with {ablation.FORMATS[first.format]} weights, "
+    answer += f"with {ablation.FORMATS[first.format]} weights ({first.median_us / 1e3:.1f} ms), "
     rival = theirs[theirs.format == first.format]
     if len(rival):
         ratio = times(first.tok_s / rival.iloc[-1].tok_s)
@@ -38,8 +38,8 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     answer += _packed(fastest, first)
     able = (
         "say why a prompt is compute-bound and its answer memory-bound",
-        "find why a prediction of a prompt's ladder failed",
-        "measure joules a token beside tokens a second",
+        "find the fixed cost that hides what other steps gain",
+        "tell from energy and time what a token costs, alone and in a batch",
     )
     flops = model_shapes.prefill_flops(model_shapes.get(decode.MODEL), prompt)
     roof = ("FP16 tensor", prompt * lab.roof["fp16_tensor"].value * 1e12 / flops, "tok/s")
@@ -47,7 +47,7 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     own = fastest.sort_values("format", key=lambda formats: formats.map(order))
     shown = pd.concat([theirs, own])
     names = [
-        (f"ours, {row.impl}" if row.kind == "own" else row.impl) + f", {ablation.FORMATS[row.format]}"
+        ("ours" if row.kind == "own" else row.impl) + f", {ablation.FORMATS[row.format]}"
         for row in shown.itertuples()
     ]
     return answer, able, bars(shown, names, gpu, f"A prompt of {prompt:,} tokens", roof, y="tok_s")
@@ -94,57 +94,47 @@ def share_of_bound(rows: Rows, bound: Rows) -> None:
     mine = rows[rows.model == decode.MODEL].sort_values("tok_s").drop_duplicates(["kind", "seq"], keep="last")
     own, theirs = (mine[mine.kind == kind].set_index("seq") for kind in ("own", "peer"))
     tops = bound.set_index("seq").tok
-    parts = [
-        f"at {seq:,} tokens {own.tok_s[seq] / tops[seq]:.0%}"
-        + (
-            f" ({own.tok_s[seq] / theirs.tok_s[seq]:.1f} times `{theirs.impl[seq]}`)"
-            if seq in theirs.index
-            else ""
-        )
-        for seq in sorted(own.index)
-        if seq in tops.index
-    ]
-    beside = ", and beside the library's fastest way there" if len(theirs) else ""
-    display.say(f"Our fastest way as a share of the FP16 bound{beside}: {'; '.join(parts)}.")
+    seqs = [seq for seq in sorted(own.index) if seq in tops.index]
+    if not seqs:
+        return
+    text = f"At {listed(f'{seq:,}' for seq in seqs)} tokens our fastest way reaches "
+    text += f"{listed(f'{own.tok_s[seq] / tops[seq]:.0%}' for seq in seqs)} of the FP16 bound"
+    beside = [seq for seq in seqs if seq in theirs.index]
+    if beside:
+        ratios = listed(times(own.tok_s[seq] / theirs.tok_s[seq]) for seq in beside)
+        names = listed(dict.fromkeys(f"`{theirs.impl[seq]}`" for seq in beside))
+        where = "" if beside == seqs else f" (at {listed(f'{seq:,}' for seq in beside)})"
+        text += f", and {ratios} times the library's fastest way{where}, {names}"
+    display.say(f"{text}.")
 
 
 def beside_others(published: Store, prompt: int, rows: Rows, gpu: str) -> None:
-    """Show our rate beside transformers' and llama.cpp's, and say each ratio with its peer."""
+    """Show our rate beside transformers' and llama.cpp's, with the ratios."""
     there = published.read("prefill")
     there = there[(there.model == decode.MODEL) & (there.seq == prompt)]
     here = rows[(rows.model == decode.MODEL) & (rows.seq == prompt)].sort_values("tok_s")
-    peers, lines, says, none = here[here.kind == "peer"], [], [], float("nan")
+    peers, lines, none = here[here.kind == "peer"], [], float("nan")
     for format, other in _LLAMA.items():
         mine = here[(here.kind == "own") & (here.format == format)]
         llama = there[(there.impl == "llama.cpp") & (there.format == other)].tok_s
-        library = here[(here.kind == "peer") & (here.format == format)]
         if mine.empty:
             continue
-        ours, name = mine.tok_s.iloc[-1], ablation.FORMATS[format]
-        ratios = []
-        if len(library):
-            ratios.append(f"{times(ours / library.tok_s.iloc[-1])} times `{library.impl.iloc[-1]}`")
-        elif len(peers):
-            ratios.append(
-                f"{times(ours / peers.tok_s.iloc[-1])} times `{peers.impl.iloc[-1]}`, which has "
-                f"{ablation.FORMATS[peers.format.iloc[-1]]} weights,"
-            )
-        if len(llama):
-            ratios.append(f"{times(ours / llama.iloc[0])} times llama.cpp's published rate")
-        says += [f"{name} {' and '.join(ratios)}"] if ratios else []
-        theirs = (library.tok_s.iloc[-1] if len(library) else none, llama.iloc[0] if len(llama) else none)
-        lines.append((name, ours, *theirs))
-    table = pd.DataFrame(lines, columns=["w", "ours", "library", "llama"])
-    heads = {
-        "w": "weights",
-        "ours": "ours",
-        "library": "transformers at its best, here",
-        "llama": "llama.cpp, published",
-    }
-    forms = dict.fromkeys(("ours", "library", "llama"), "{:,.0f}")
-    display.table(table, heads, forms, f"{prompt:,} tokens, tok/s, {gpu}")
-    text = f"Ours: {'; '.join(says)}." if says else "No other's rate is known on this GPU."
+        ours = mine.tok_s.iloc[-1]
+        theirs = peers.tok_s.iloc[-1] if len(peers) else none
+        cited = llama.iloc[0] if len(llama) else none
+        lines.append((ablation.FORMATS[format], ours, ours / theirs, cited, ours / cited))
+    table = pd.DataFrame(lines, columns=["w", "ours", "over", "llama", "above"])
+    heads = {"w": "weights", "ours": "ours, tok/s"}
+    if len(peers):
+        best = peers.iloc[-1]
+        heads["over"] = f"× {best.impl}, {ablation.FORMATS[best.format]} ({best.tok_s:,.0f})"
+    if table.llama.notna().any():
+        heads |= {"llama": "llama.cpp, published, same GPU", "above": "× llama.cpp"}
+    forms = {"ours": "{:,.0f}", "over": "{:.1f}", "llama": "{:,.0f}", "above": "{:.1f}"}
+    display.table(table, heads, forms, f"{prompt:,} tokens, {gpu}")
+    text = "" if len(heads) > 2 else "No other's rate is known on this GPU. "
     if len(table) > 1 and table.ours.idxmax() == 0:
-        text += f" Fewer bytes do not make a prompt faster: {table.w.iloc[0]} weights are the fastest here, "
-        text += "because arithmetic is the limit, and packed weights are unpacked before it."
-    display.say(text)
+        text += f"{table.w.iloc[0]} weights are the fastest here. Smaller weights save bytes, which do not "
+        text += "set the time, and cost the work of unpacking them before they are multiplied."
+    if text:
+        display.say(text.strip())

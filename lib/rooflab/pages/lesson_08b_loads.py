@@ -10,6 +10,7 @@ from rooflab.numerics import model_shapes
 from rooflab.pages import Rows
 from rooflab.studies import decode, decode_checks, prefill
 from rooflab.view import display, plot
+from rooflab.words import counted, times
 
 
 def memory(lab: Lab) -> None:
@@ -47,9 +48,8 @@ def memory(lab: Lab) -> None:
     ends = list(dict.fromkeys(f"{share:.0%}" for share in (shares.min(), shares.max())))
     copy = model_shapes.WEIGHT_BYTES["fp16"] / model_shapes.WEIGHT_BYTES["q8_0"]
     display.say(
-        f"On the {owner.run.gpu} {shortest.seq.iloc[0]:,} tokens need {' to '.join(ends)} of the weights' "
-        "own bytes beside them, by every way. More tokens need more. "
-        f"An FP16 copy of Q8_0 weights would be {copy:.0%}."
+        f"Beside the weights a prompt of {shortest.seq.iloc[0]:,} tokens needs {' to '.join(ends)} of their "
+        f"bytes on the {owner.run.gpu}, by every way; an FP16 copy of all Q8_0 weights would need {copy:.0%}."
     )
 
 
@@ -97,27 +97,26 @@ def sequences_drawn(crowd: Rows, both: Rows, gpu: str) -> None:
 
 def sequences_gain(both: Rows) -> None:
     """Say what the most sequences bring, by format."""
-    words = []
-    for format in ablation.FORMATS:
-        mine = both[(both.format == format) & (both.kind == "own")].sort_values("batch")
-        if mine.batch.nunique() > 1:
-            most = mine.iloc[-1]
-            more = most.tok_s / mine.tok_s.iloc[0]
-            words.append(
-                f"{ablation.FORMATS[format]} {more:.1f} times the tokens for {most.slower:.1f} times the time"
-            )
-    if words:
+    own = both[(both.kind == "own")]
+    most = own[(own.batch == own.batch.max()) & (own.batch > 1)].set_index("format")
+    one = own[own.batch == 1].set_index("format").tok_s
+    more = (most.tok_s / one).dropna().sort_values()
+    if len(more):
+        slower = most.slower[more.index].sort_values()
+        tokens, time = (
+            f"{times(each.iloc[0])} to {times(each.iloc[-1])}" if len(each) > 1 else times(each.iloc[0])
+            for each in (more, slower)
+        )
         display.say(
-            f"At {int(both.batch.max())} sequences: {'; '.join(words)}. All sequences share a step's reading "
-            "of the weights and its fixed cost."
+            f"A step for {int(own.batch.max())} sequences takes {time} times as long as for one, and makes "
+            f"{tokens} times the tokens: all sequences share its reading of the weights and its fixed cost."
         )
     gains = both.gain.dropna()
     if len(gains):
         least, most = (both.loc[at] for at in (gains.idxmin(), gains.idxmax()))
         display.say(
-            f"With dependent launches a step makes {least.gain:.2f} times ({least.weights_as}, "
-            f"{int(least.batch)} sequences) to {most.gain:.2f} times ({most.weights_as}, {int(most.batch)}) "
-            "the tokens a second that it makes without."
+            f"Dependent launches make {least.gain:.2f} times ({least.weights_as}, {int(least.batch)} "
+            f"sequences) to {most.gain:.2f} times ({most.weights_as}, {int(most.batch)}) the tokens a second."
         )
 
 
@@ -187,51 +186,34 @@ def joules(lab: Lab) -> tuple[Rows, Lab, Rows]:
 
 
 def joules_drawn(energy: Rows, source: Lab, found: Rows) -> None:
-    """Draw joules a token by way."""
+    """Draw joules a token: of each format and number of sequences the way that takes least."""
     title = "Joules a token"
-    ranked = energy.sort_values("joules a token", ascending=False)
+    ranked = energy.assign(theirs=energy.impl.str.startswith("transformers."))
+    ranked = ranked.sort_values("joules a token").drop_duplicates(["theirs", "weights_as", "batch"])[::-1]
     fig, ax = plot.figure("J", title=title, height=1.2 + 0.26 * len(ranked))
-    ways = ranked.impl.str.removeprefix("transformers.")
-    names = list(ranked.weights_as + " " + ways + ", " + ranked.batch.astype(int).astype(str))
+    who = ranked.impl.where(ranked.theirs, "ours")
+    many = [counted(int(batch), "sequence") for batch in ranked.batch]
+    names = list(who + ", " + ranked.weights_as + ", " + pd.Series(many, ranked.index))
     plot.bars(ax, names, ranked["joules a token"], "J")
     least = ranked.iloc[-1]
-    text = f"{title} on {source.run.gpu}, {plot.dates(found)}: {len(ranked)} ways"
-    plot.show(fig, f"{text}, least {least['joules a token']:.3f} J ({names[-1]} sequences).")
+    text = f"{title} on {source.run.gpu}, {plot.dates(found)}: of each format and number of sequences the"
+    plot.show(fig, f"{text} cheapest way, least {least['joules a token']:.3f} J ({names[-1]}).")
 
 
 def joules_explained(energy: Rows) -> None:
     """Say which way takes the most energy and the least, and why."""
     cheap, dear = (energy.sort_values("joules a token").iloc[i] for i in (0, -1))
-    display.say(
-        f"`{dear.impl}` in {dear.weights_as} takes the most energy, {dear['joules a token']:.2f} J a token; "
-        f"`{cheap.impl}` with {int(cheap.batch)} sequences in {cheap.weights_as} takes the least, "
-        f"{cheap['joules a token']:.3f} J: "
-        f"{dear['joules a token'] / cheap['joules a token']:.0f} times less. "
-        f"A kilowatt-hour then makes {3.6e6 / cheap['joules a token'] / 1e6:,.0f} million tokens."
-        + _dependent_joules(energy)
+    saved, spread = dear["joules a token"] / cheap["joules a token"], energy.watts.max() / energy.watts.min()
+    text = f"The most: `{dear.impl}` in {dear.weights_as}, {counted(int(dear.batch), 'sequence')}, "
+    text += f"{dear['joules a token']:.2f} J a token. The least: {cheap.weights_as}, "
+    text += f"{counted(int(cheap.batch), 'sequence')} together, {cheap['joules a token']:.3f} J, "
+    text += (
+        f"**{times(saved)} times less**: a kilowatt-hour makes {3.6 / cheap['joules a token']:,.0f} million "
     )
-    spread, saved = energy.watts.max() / energy.watts.min(), dear["joules a token"] / cheap["joules a token"]
-    display.say(
-        f"The board takes {energy.watts.min():.0f} to {energy.watts.max():.0f} W, a factor of {spread:.1f}"
-        + (
-            ", and a token's energy spans far more: what saves energy is to decode tokens together. The "
-            "rates are of this repeated generation, with what the host does between two."
-            if spread < saved / 2
-            else ": power counts as much as time."
-        )
+    text += f"tokens. Power differs by {times(spread)} times, so "
+    text += (
+        "what saves energy is to make more tokens in the same time."
+        if spread < saved / 2
+        else "power counts as much as time."
     )
-
-
-def _dependent_joules(energy: Rows) -> str:
-    """What dependent launches bring and cost beside plain ones, with the most sequences that were read."""
-    by = energy.set_index(["format", "impl", "batch"])
-    most = energy.batch.max()
-    keys = [(form, *[(form, way, most) for way in decode.TOGETHER]) for form in ablation.FORMATS]
-    pairs = [(by.loc[plain], by.loc[late]) for _, plain, late in keys if {plain, late} <= set(by.index)]
-    if not pairs:
-        return ""
-    rate = sorted(late["tok/s"] / plain["tok/s"] for plain, late in pairs)
-    cost = sorted(late["joules a token"] / plain["joules a token"] for plain, late in pairs)
-    text = f" At {int(most)} sequences dependent launches make {rate[0]:.2f} to {rate[-1]:.2f} times the "
-    text += f"tokens a second, and take {cost[0]:.2f} to {cost[-1]:.2f} times the energy a token"
-    return text + (": faster, but not cheaper." if rate[0] > 1 < cost[0] else ".")
+    display.say(text)

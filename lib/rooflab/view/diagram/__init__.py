@@ -69,7 +69,7 @@ from rooflab.view.diagram.tiles import (
 )
 from rooflab.view.diagram.tiles_in_turns import tiles_in_turns, tiles_while_staying
 from rooflab.view.diagram.two_warps import half_apart
-from rooflab.view.diagram.verdicts import Judged, verdicts
+from rooflab.view.diagram.verdicts import Judged, Tried, tried, verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
 from rooflab.view.diagram.wide_stores import lanes_store
 from rooflab.view.diagram.words import byte_to_half, dp4a, nibbles, to_half
@@ -80,6 +80,7 @@ __all__ = [
     "Held",
     "Instrument",
     "Judged",
+    "Tried",
     "Line",
     "Node",
     "Width",
@@ -165,6 +166,7 @@ __all__ = [
     "tiles_while_staying",
     "to_half",
     "tokens_share_a_tile",
+    "tried",
     "two_clocks",
     "two_orders",
     "two_slots",

@@ -1,4 +1,6 @@
-"""Claims as lines: each with its verdict by its own bar, and beside it those of its restatements."""
+"""Claims as lines: each with its verdict by its own bar, and beside it those of its restatements, or those
+on other kernels.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from rooflab.view.diagram.svg import Canvas, Drawing, single
 
 _NAME, _WIDE = 36.0, 84.0  # the width of a claim's name, and of a verdict
 _HIGH, _GAP = 19.0, 3.0
+_COLUMN = 96.0  # the width of a kernel's verdicts
 
 
 class Judged(NamedTuple):
@@ -50,3 +53,50 @@ def verdicts(claims: Sequence[Judged], fills: Mapping[str, str], title: str) -> 
         for claim in claims
     ]
     return single(title, f"{'; '.join(said)}.", canvas)
+
+
+class Tried(NamedTuple):
+    """A test put to several kernels: its name, a few words that say what it asks, and of each kernel what was
+    measured (or a word, where nothing was) and the verdict.
+    """
+
+    name: str
+    words: str
+    found: Sequence[tuple[str, str]]
+
+
+def tried(tests: Sequence[Tried], heads: Sequence[str], fills: Mapping[str, str], title: str) -> Drawing:
+    """A line a test: its name and words, and under each kernel's head what it measures there, in the fill
+    that `fills` has for the verdict; below, what each fill means. UsageError without tests.
+    """
+    if not tests:
+        raise UsageError("Tests are drawn of at least one.")
+    canvas = Canvas()
+    first = svg.WIDTH - len(heads) * (_COLUMN + _GAP)
+    for k, head in enumerate(heads):
+        for line, words in enumerate(head.split("\n")):
+            canvas.text(first + k * (_COLUMN + _GAP), 12 + 13 * line, words, svg.SMALL, bold=not line)
+    top = 18.0 + 13 * max(head.count("\n") for head in heads)
+    for place, test in enumerate(tests):
+        y = top + place * (_HIGH + _GAP)
+        canvas.text(0, y + 14, test.name, svg.SMALL, bold=True)
+        canvas.text(_NAME, y + 14, test.words, svg.SMALL)
+        for k, (measured, word) in enumerate(test.found):
+            x = first + k * (_COLUMN + _GAP)
+            canvas.cell(x, y, _COLUMN, _HIGH, measured, fills[word], svg.SMALL)
+    y, x = top + len(tests) * (_HIGH + _GAP) + 8, first
+    for word in dict.fromkeys(word for test in tests for _, word in test.found):
+        canvas.rect(x, y, 11, 11, fills[word])
+        canvas.text(x + 16, y + 10, word, svg.SMALL)
+        x += 30 + svg.wide(word, svg.SMALL)
+    said = "; ".join(
+        f"{test.name} ({test.words}): "
+        + ", ".join(
+            f"{head.splitlines()[0]} {measured}, {word}"
+            if measured != word
+            else f"{head.splitlines()[0]} {word}"
+            for head, (measured, word) in zip(heads, test.found, strict=True)
+        )
+        for test in tests
+    )
+    return single(title, f"{said}.", canvas)

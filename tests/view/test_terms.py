@@ -23,13 +23,19 @@ def test_bytes_and_flops_begin_behind_the_fixed_time_and_the_longer_ends_it():
     assert moved[0] == computed[0] == pytest.approx(fixed[0] + fixed[2], abs=0.2)
     assert fixed[0] == measured[0] and moved[2] / fixed[2] == pytest.approx(6 / 4, rel=0.01)
     assert measured[2] / (fixed[2] + moved[2]) == pytest.approx(11 / 10, rel=0.01)
-    assert "by the law 10.00 µs" in drawn.svg() and "0.05" in drawn.svg(), "a short bar has its number beside"
+    assert "by the plain law 10.00 µs" in drawn.svg() and "0.05" in drawn.svg(), (
+        "a short bar has its number beside"
+    )
 
 
 def test_the_law_s_time_is_written_at_the_term_that_decides():
     by_flops = BY_BYTES._replace(bytes=BY_BYTES.flops, flops=BY_BYTES.bytes)
     rows = [
-        float(re.search(r'y="([\d.]+)"[^>]*>by the law', diagram.terms_of_time("a product", each).svg())[1])
+        float(
+            re.search(r'y="([\d.]+)"[^>]*>by the plain law', diagram.terms_of_time("a product", each).svg())[
+                1
+            ]
+        )
         for each in (BY_BYTES, by_flops)
     ]
     assert rows[0] < rows[1]

@@ -255,9 +255,10 @@ def _shares_told(named: list[_Side], best: Rows, compared: Rows, here: Any, fit:
     table = pd.DataFrame(lines, columns=columns)
     parts: list[Any] = [(table, dict(zip(columns, heads, strict=True)), {}, caption)]
     parts.append(_gains(named, best))
-    text = "".join(_stand_in(side, compared, fit) for side in sides) + _arithmetic(named[1], compared)
-    if text:
-        parts.append(f"**A share may stand in for another loss.**{text}")
+    other, own = "".join(_stand_in(side, compared, fit) for side in sides), _arithmetic(named[1], compared)
+    if other or own:
+        asked = "A share may stand in for another loss." if other else "Is the share one of arithmetic?"
+        parts.append(f"**{asked}**{other}{own}")
     display.fold_parts(f"The {_short(spec.name)}'s bar worked out, and what its shares mean", parts)
 
 

@@ -12,6 +12,7 @@ from rooflab.analysis import extrapolation
 from rooflab.hardware import perf_model, roofline
 from rooflab.lab import Lab
 from rooflab.pages import Rows
+from rooflab.pages.lesson_07b_worked import terms_drawn
 from rooflab.view import diagram, display
 from rooflab.words import counted, listed
 
@@ -119,13 +120,14 @@ def _below(compared: Rows, here: Any, fit: Any) -> Any:
 
 
 def share_worked(compared: Rows, here: Any, fit: Any) -> None:
-    """Work out the share of its unit's peak that a product of kernels below it reaches."""
+    """Work out the share of its unit's peak that a product of kernels below it reaches, and draw it."""
     row = _below(compared, here, fit)
-    display.say(
-        "No way is so far below its unit's peak that the plain law's time is over 25% too short."
-        if row is None
-        else _share_worked(row, here, fit)
-    )
+    if row is None:
+        return display.say(
+            "No way is so far below its unit's peak that the plain law's time is over 25% too short."
+        )
+    display.say(_share_worked(row, here, fit))
+    terms_drawn(row, here, fit)
 
 
 def divided(compared: Rows, here: Any, fit: Any) -> None:

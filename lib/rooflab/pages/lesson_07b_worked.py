@@ -75,10 +75,10 @@ def _say_first(rows: Rows, here: Any, fit: Any, why: str = "") -> None:
     if len(rows):
         row = rows.iloc[0]
         display.say(f"{worked(row, here, fit, why)}.")
-        _drawn(row, here, fit)
+        terms_drawn(row, here, fit)
 
 
-def _drawn(row: Any, here: Any, fit: Any) -> None:
+def terms_drawn(row: Any, here: Any, fit: Any) -> None:
     """Draw the plain law's terms for one product, and the measured time."""
     how, sizes = (
         perf_model.strategy(row["format"], row["impl"]),

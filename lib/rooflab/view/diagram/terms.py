@@ -1,4 +1,4 @@
-"""A product's time by a law, term by term, beside its measured time."""
+"""A product's time by the plain law of lesson 07b, term by term, beside its measured time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rooflab.errors import UsageError
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, SKY, Canvas, Drawing, single
 
-_LEFT, _RIGHT, _ROW = 74.0, 128.0, 22.0  # where bars begin, room for words behind them, the height of one
+_LEFT, _RIGHT, _ROW = 74.0, 158.0, 22.0  # where bars begin, room for words behind them, the height of one
 
 
 class Terms(NamedTuple):
@@ -47,7 +47,7 @@ def terms_of_time(title: str, terms: Terms) -> Drawing:
     at = _LEFT + terms.us * unit
     canvas.line([(at, 0), (at, 3 * _ROW - 4)], 1.4, dashed=True)
     row = 0 if terms.bytes >= terms.flops else 1
-    words = f"by the law {terms.us:,.2f} µs"
+    words = f"by the plain law {terms.us:,.2f} µs"
     longest = max(terms.bytes, terms.flops) * unit
     aside = 0.0 if svg.wide(f"{terms.us:,.2f}", svg.SMALL) < longest - 1 else 40.0
     canvas.text(at + 6 + aside, row * _ROW + 14, words, svg.SMALL)
@@ -55,6 +55,6 @@ def terms_of_time(title: str, terms: Terms) -> Drawing:
     canvas.text(end + 6, 2 * _ROW + 14, f"{terms.measured:,.2f} µs", svg.SMALL)
     says = (
         f"Fixed {terms.fixed:,.2f} µs, then bytes {terms.bytes:,.2f} beside FLOPs {terms.flops:,.2f}: "
-        f"{terms.us:,.2f} µs by the law. Measured: {terms.measured:,.2f} µs."
+        f"{terms.us:,.2f} µs by the plain law. Measured: {terms.measured:,.2f} µs."
     )
     return single(title, says, canvas)

@@ -78,6 +78,7 @@ def all_of(here):
         "split context": diagram.split_context(),
         "words of a row": diagram.words_of_a_row(),
         "dealt": diagram.dealt([("few", 32), ("many", 384), ("one more", 133), ("even", 264)], 132, "Blocks"),
+        "terms": diagram.terms_of_time("A product by a law", diagram.Terms(3.6, 5.98, 0.04, 10.07)),
         "two clocks": diagram.two_clocks(14.0, 10.0),
         "clocks": diagram.clocks(34.1, 32.9, 1.1),
         "two orders": diagram.two_orders(),

@@ -390,7 +390,8 @@ def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
     for name, widths in first.items():
         said.setdefault(largest_step(here, name), []).append(f"{name} at {listed(widths)} wide")
     for step, rungs in said.items():
-        text += f"- Causal and without a window, the fastest at the other widths: {listed(rungs)}.{step}\n"
+        text += "- Causal and without a window, the fastest at the other widths (appendix): "
+        text += f"{listed(rungs)}.{step}\n"
     portable = own[~own["impl"].isin(op.HOPPER)]
     text += "- Every shape has a rung without Hopper's instructions, too"
     if len(portable) and len(own):

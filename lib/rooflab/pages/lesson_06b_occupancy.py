@@ -273,7 +273,9 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
         told += f"{slow['tflop_s']:,.0f} TFLOP/s and {fast['impl']} {fast['tflop_s']:,.0f}"
     prompt = f"{width} wide" + (f", {_prompt(shape)}" if len(shape) else "")
     grey = "" if tensor.all() else " Grey: without tensor cores."
-    plot.show(fig, f"{title} on {gpu}{told}.{grey} Prompt: {prompt}.")
+    others = len(shape) and int(shape["heads"].iloc[0]) != study.HEADS
+    prompt_told = prompt + f"; the charts above have {study.HEADS}/{study.KV_HEADS}" * bool(others)
+    plot.show(fig, f"{title} on {gpu}{told}.{grey} Prompt: {prompt_told}.")
     if budget.loc[budget["tflop_s"].idxmax(), "occupancy"] < budget["occupancy"].max():
         display.say(_not_the_goal(budget, pair))
     names = {"impl": "Rung", "threads": "Threads", "registers": "Registers a thread"}
@@ -344,10 +346,8 @@ def _not_the_goal(budget: Rows, pair: tuple[Any, Any] | None) -> str:
     if all(len(each) == 1 for each in shares):
         fewer, more = (each.pop() for each in shares)
         if (round(64 * fewer), round(64 * more)) == (8, 12):
-            text += (
-                f" {_share(more)} against {_share(fewer)} is three warpgroups, in Hopper's rungs, against "
-            )
-            text += "two: the third has a role of its own, copies or scores."
+            text += f" At {_share(fewer)} an SM holds 8 warps, at {_share(more)} 12: Hopper's rungs have a "
+            text += "third warpgroup, for copies or scores."
     if not _on_tensor_cores(budget).all():
         text += " Rungs without tensor cores (grey) multiply with other instructions: they prove "
         text += "nothing here."

@@ -126,7 +126,7 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
     text += f"{found.rung['tflop_s']:,.0f} TFLOP/s, {found.got:.0f}%. "
     if found.drawn >= _FAR * found.got:
         text += "What takes the rest is not known, nor what the "
-        text += "overlap alone is worth: the drawing's second order is not recorded as a kernel."
+        text += "overlap alone is worth: no kernel with the drawing's second order was timed."
         if found.later is not None:
             text += " Rung 11, which copies otherwise and whose blocks stay, reaches "
             text += f"{float(found.later['roof_fraction']):.0%}."
@@ -174,11 +174,10 @@ def pace_of_roles(here: Lab) -> None:
     takes, tile = roles.lengths(*over_time.rates(here)), roles.ROWS_OF_A_TILE
     copies, products = 2 * takes.copy, 2 * takes.product
     kib = 4 * tile * roles.WIDTH / 1024
-    text = (
-        f"A tile of {tile} keys and its values, {roles.WIDTH} wide, are {kib:.0f} KiB. By rung 9's divisions "
-    )
-    text += f"a block's two copies take {copies:.2f} µs, and its two products, with {tile} queries, "
-    text += f"{products:.2f} µs"
+    reads, peak = over_time.sources(here)
+    text = f"A tile of {tile} keys and its values, {roles.WIDTH} wide, are {kib:.0f} KiB. A block's two "
+    text += f"copies take {copies:.2f} µs at {reads}; its two products, with {tile} queries, "
+    text += f"{products:.2f} µs at {peak}"
     display.say(text + _pace(copies, products))
 
 
@@ -256,7 +255,7 @@ def _lengths_of_roles(here: Lab, found: roles.Roles, every: Rows) -> str:
     takes, tile = roles.lengths(*over_time.rates(here)), roles.ROWS_OF_A_TILE
     copies, products = 2 * takes.copy / found.cluster, 2 * takes.product
     size = 4 * tile * roles.WIDTH / 1024
-    text = f"**How long?** By rung 9's two divisions a tile's two copies, {size:.0f} KiB shared by "
+    text = f"**How long?** Divided as for rung 9 (appendix), a tile's two copies, {size:.0f} KiB shared by "
     text += f"{found.cluster} blocks, take {copies:.2f} µs, and its two products, 4 × {tile} × {tile} × "
     text += f"{roles.WIDTH} FLOPs, {products:.2f}"
     text += _pace(copies, products)

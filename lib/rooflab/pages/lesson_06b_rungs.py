@@ -85,7 +85,7 @@ def _rate_said(every: Rows, width: int, first: str | None, second: str) -> str:
         text += f", {row['tflop_s'] / before:.2f} times the {before:,.0f} of rung {first.partition('_')[0]}"
     if row["roof_fraction"] > 1:
         text += ". That is above the roof, which is what a library's product reached (what may explain it is "
-        text += "under *Beyond the question*)"
+        text += "in the appendix)"
     return text
 
 

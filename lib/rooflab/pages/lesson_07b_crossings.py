@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from rooflab.analysis import extrapolation, strategies
-from rooflab.hardware import perf_model
+from rooflab.hardware import crossover, perf_model
 from rooflab.pages import Rows
 from rooflab.studies import regimes
 from rooflab.view import display, plot
@@ -110,7 +110,7 @@ def crossovers(races: dict[str, Told]) -> Rows:
     )
     right = [sum(int(part.sum()) for part in each) for each in races.values() if any(map(len, each))]
     if parts and max(right) - min(right) <= 2:
-        text += " More numbers improve the times, and hardly the choice (the table's last columns)."
+        text += " **More numbers improve the times, and hardly the choice** (the table's last columns)."
     display.say(text)
     return told[1]
 
@@ -146,6 +146,7 @@ def crossing_drawn(rows: Rows, here: Any, fit: Any) -> None:
         if worst > abs(us[1] / us[0] - 1):
             text += " An error larger than the gap between two kernels moves their crossing far."
         text += "".join(_climbs(way, part, shape, here, fit) for way, part in zip(pair, at, strict=True))
+        text += _tied(pair, shape, guess, here, fit)
     display.say(text)
 
 
@@ -159,10 +160,29 @@ def _climbs(way: Any, times: Rows, shape: tuple[int, int], here: Any, fit: Any) 
         return ""
     share = fit.own[way].share if way in fit.own else 1.0
     by = perf_model.bound(how, *shape, int(least), here, share).by
-    bytes_first = ", where bytes decide at first," if by == "memory" else ""
+    bytes_first = ", where bytes decide at first" if by == "memory" else ""
     return (
         f" From {counted(int(least), 'token')} to {most} the time of {strategies.label(*way)} grows "
-        f"{grown:.1f} times, by the law{bytes_first} {said:.1f} times."
+        f"{grown:.1f} times, but by the law only {said:.1f} times{bytes_first}."
+    )
+
+
+def _tied(pair: Any, shape: tuple[int, int], guess: int | None, here: Any, fit: Any) -> str:
+    """From how few tokens on the law has two ways level, up to where they cross by it, if that is far."""
+    hows = [perf_model.strategy(*way) for way in pair]
+
+    def level(tokens: int) -> bool:
+        one, two = (perf_model.us(how, *shape, tokens, here, fit) for how in hows)
+        return bool(1 / crossover.LEVEL <= one / two <= crossover.LEVEL)
+
+    first = guess or 0
+    while first > 1 and level(first - 1):
+        first -= 1
+    if not guess or first > 0.75 * guess:
+        return ""
+    return (
+        f" From {counted(first, 'token')} to {guess} the law has the two within {crossover.LEVEL - 1:.0%}: "
+        f"where it has them cross, at {guess}, says little."
     )
 
 

@@ -236,21 +236,29 @@ def _shares_told(named: list[_Side], best: Rows, compared: Rows, here: Any, fit:
             _name(side.how),
             f"{side.fixed:.2f}",
             f"{side.bytes:.2f}",
-            f"{side.flops:.2f} ({side.share:.0%})",
+            f"{side.flops:.2f} ({side.share:.0%} of {side.peak:,.0f})",
             f"{side.fixed:.2f} + {side.us - side.fixed:.2f} = {side.us:.2f}",
             f"{us[_name(side.how)]:.2f}" if _name(side.how) in us else "",
         )
         for side in sides
     ]
     columns = ["way", "fixed", "bytes", "flops", "law", "us"]
-    heads = ("way", "fixed", "bytes", "FLOPs (share)", "fixed + the longer", "measured")
+    heads = (
+        "way",
+        "fixed",
+        "bytes",
+        "FLOPs (share of the unit's peak, TFLOP/s)",
+        "fixed + the longer",
+        "measured",
+    )
     caption = f"{_short(spec.name)}, {_DRAWN[0]:,} × {_DRAWN[1]:,}, 1 token, in µs"
     table = pd.DataFrame(lines, columns=columns)
     parts: list[Any] = [(table, dict(zip(columns, heads, strict=True)), {}, caption)]
     parts.append(_gains(named, best))
-    text = "".join(_stand_in(side, compared, fit) for side in sides) + _arithmetic(named[1], compared)
-    if text:
-        parts.append(f"**A share may stand in for another loss.**{text}")
+    other, own = "".join(_stand_in(side, compared, fit) for side in sides), _arithmetic(named[1], compared)
+    if other or own:
+        asked = "A share may stand in for another loss." if other else "Is the share one of arithmetic?"
+        parts.append(f"**{asked}**{other}{own}")
     display.fold_parts(f"The {_short(spec.name)}'s bar worked out, and what its shares mean", parts)
 
 
@@ -294,7 +302,7 @@ def _why(bars: dict[str, list[_Side]]) -> str:
         f"{one.fixed / one.us:.0%} of INT4's time on the {first} and {two.fixed / two.us:.0%} on the {second}"
     )
     if two.by_flops and not one.by_flops:
-        text += f", where FLOPs at {two.share:.0%} of the peak take longer than bytes"
+        text += f", where FLOPs at {two.share:.0%} of their unit's peak take longer than bytes"
     return f"{text}."
 
 

@@ -12,6 +12,7 @@ from rooflab.analysis import extrapolation
 from rooflab.hardware import perf_model, roofline
 from rooflab.lab import Lab
 from rooflab.pages import Rows
+from rooflab.pages.lesson_07b_worked import terms_drawn
 from rooflab.view import diagram, display
 from rooflab.words import counted, listed
 
@@ -21,7 +22,7 @@ BELOW = 2 / 3  # of its unit's peak: a way that reaches less is far from what th
 # Of each cause: its name, and what happens.
 _CAUSES = {
     "peak": ("far below the peak", ": kernels convert and rescale too"),
-    "bandwidth": ("below the bandwidth", ": bytes come more slowly"),
+    "bandwidth": ("below the bandwidth", ": less than {gb_s:,.0f} GB/s arrive"),
     "fixed": ("short products", ": {fixed:.1f} µs does not fit all kernels"),
     "tiles": ("k divided", ": few tiles fill all SMs"),
 }
@@ -100,7 +101,7 @@ def causes(compared: Rows, here: Any, fit: Any) -> None:
         row = _example(near if cause == "fixed" and len(near) else part, cause, here)
         digits = 1 if max(row["one_us"], row["median_us"]) < 100 else 0
         times = [f"{row[each]:,.{digits}f}" for each in ("one_us", "median_us")]
-        happens = happens.format(fixed=fit.launch_us)
+        happens = happens.format(fixed=fit.launch_us, gb_s=here.gb_s)
         example = f"{row['label']}, {row['n']:,} × {row['k']:,}, {row['batch']:,}"
         lines.append((f"{name}{happens}", len(part), example, *times))
     display.say(f"The plain law misses {len(bad):,} of {len(compared):,} products by more than 25%.")
@@ -119,13 +120,14 @@ def _below(compared: Rows, here: Any, fit: Any) -> Any:
 
 
 def share_worked(compared: Rows, here: Any, fit: Any) -> None:
-    """Work out the share of its unit's peak that a product of kernels below it reaches."""
+    """Work out the share of its unit's peak that a product of kernels below it reaches, and draw it."""
     row = _below(compared, here, fit)
-    display.say(
-        "No way is so far below its unit's peak that the plain law's time is over 25% too short."
-        if row is None
-        else _share_worked(row, here, fit)
-    )
+    if row is None:
+        return display.say(
+            "No way is so far below its unit's peak that the plain law's time is over 25% too short."
+        )
+    display.say(_share_worked(row, here, fit))
+    terms_drawn(row, here, fit)
 
 
 def divided(compared: Rows, here: Any, fit: Any) -> None:
@@ -143,9 +145,9 @@ def divided(compared: Rows, here: Any, fit: Any) -> None:
         else f"{tiles} tiles for {here.sms} SMs: by the law SMs are idle in the last round."
     )
     display.say(
-        f"**k divided: {_named(row)}.** {text} Such a kernel deals whole tiles in full rounds. In a last "
-        "round that leaves SMs idle it cuts each dot product, of length *k*, into parts for idle SMs and "
-        f"adds up their sums ([lesson 05d](05d_mmq.ipynb)). Measured: {row['median_us']:.1f} µs. The law has "
+        f"**k divided: {_named(row)}.** {text} The kernel gives them work: in a round that leaves SMs idle "
+        "it cuts each dot product, of length *k*, into parts, one an SM, and adds up the parts' sums "
+        f"([lesson 05d](05d_mmq.ipynb)). Measured: {row['median_us']:.1f} µs. The law has "
         f"{row['one_us']:.1f} for whole tiles{cut}."
     )
     if tiles < here.sms / 2:
@@ -247,7 +249,9 @@ def _share_worked(row: Any, here: Any, fit: Any) -> str:
     int8 = how.unit in ("dp4a", "int8_scaled")
     rate = "TOP/s" if int8 else "TFLOP/s"
     two = " Two kernels: one makes the activations int8, one multiplies." if int8 and launches == 2 else ""
-    scaled = " with the FP32 lanes' scaling, which limits it (appendix)" if how.unit == "int8_scaled" else ""
+    scaled = (
+        " of int8 with its blocks scaled by the FP32 lanes (appendix)" if how.unit == "int8_scaled" else ""
+    )
     return (
         f"**Worked out: the share of {_named(row)}.** {tiles}at {here.peak(how.unit):,.0f} {rate}, the peak"
         f"{scaled}, FLOPs take {compute:,.2f} µs.{two} "

@@ -73,7 +73,25 @@ def _by_error(rows: Rows) -> Rows:
 def _say_first(rows: Rows, here: Any, fit: Any, why: str = "") -> None:
     """Say the law worked out for the first of some products, `why` for this."""
     if len(rows):
-        display.say(f"{worked(rows.iloc[0], here, fit, why)}.")
+        row = rows.iloc[0]
+        display.say(f"{worked(row, here, fit, why)}.")
+        terms_drawn(row, here, fit)
+
+
+def terms_drawn(row: Any, here: Any, fit: Any) -> None:
+    """Draw the plain law's terms for one product, and the measured time."""
+    how, sizes = (
+        perf_model.strategy(row["format"], row["impl"]),
+        (int(row["n"]), int(row["k"]), int(row["batch"])),
+    )
+    terms = diagram.Terms(
+        perf_model.launched(how, sizes[2]) * fit.launch_us,
+        perf_model.moved(how, *sizes) / here.gb_s / 1e3,
+        perf_model.computed(how, *sizes, here.sms) / here.peak(how.unit) / 1e6,
+        float(row["median_us"]),
+    )
+    title = f"{row['label']}, {sizes[0]:,} × {sizes[1]:,}, {counted(sizes[2], 'token')}: µs"
+    diagram.terms_of_time(title, terms).show()
 
 
 def rounds_drawn(compared: Rows, sms: int) -> None:

@@ -58,6 +58,7 @@ from rooflab.view.diagram.staying import four_changes
 from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.strips import column_strip, pieces_of_rows, rows_and_columns
 from rooflab.view.diagram.svg import Canvas, Drawing
+from rooflab.view.diagram.terms import Terms, terms_of_time
 from rooflab.view.diagram.tiled_weights import tile_order
 from rooflab.view.diagram.tiles import (
     accumulators,
@@ -83,6 +84,7 @@ __all__ = [
     "Tried",
     "Line",
     "Node",
+    "Terms",
     "Width",
     "accumulators",
     "asked_first",
@@ -160,6 +162,7 @@ __all__ = [
     "split_context",
     "split_k",
     "split_layer",
+    "terms_of_time",
     "tile_order",
     "tiles_along_k",
     "tiles_in_turns",

@@ -208,7 +208,7 @@ def bytes_explained(counted: Rows) -> None:
         off = (counted["read"] / counted["mb"] - 1).abs()
         text += f"- All counts lie within {math.ceil(100 * off.max())}% of the prediction"
         if (counted["read"] * LEVEL < counted["mb"]).any():
-            text += ": some below it, where a tile found in its SM what another had read"
+            text += ". Where one is below it, most likely a tile found in its SM what another had read"
         display.say(f"{text}.")
 
 
@@ -217,9 +217,14 @@ def order_explained(counted: Rows) -> None:
     seen = counted.set_index("impl")
     if {"4_cp_async", "5_large_tiles"} <= set(seen.index):
         narrow, square = (float(seen.loc[name, "dram"]) for name in ("4_cp_async", "5_large_tiles"))
-        text = "How often DRAM is read depends on the order of the tiles too. Rungs 1 to 4 come back to a "
-        text += "row of tiles when L2 has lost much of its weights. From rung 5 on tiles that run together "
-        text += f"share their weights in L2. Rung 4 reads DRAM {narrow:.2f} times the weights' bytes, rung 5 "
+        text = ""
+        if narrow > LEVEL * square:
+            text = (
+                "How often DRAM is read depends on the order of the tiles too. Rungs 1 to 4 come back to a "
+            )
+            text += "row of tiles when L2 has lost much of its weights. From rung 5 on tiles that run "
+            text += "together share their weights in L2. "
+        text += f"Rung 4 reads DRAM {narrow:.2f} times the weights' bytes, rung 5 "
         display.say(f"{text}{square:.2f} times, {seen.index[-1]} {seen['dram'].iloc[-1]:.2f}.")
 
 

@@ -364,7 +364,7 @@ def test_scaling_takes_the_slots_that_were_derived(counted):
 
 def test_shares_of_counted_cycles_are_told_from_shares_of_the_datasheet(h200):
     """The page says that counted cycles are fewer than the datasheet's clock has, and only where they are."""
-    row = pd.Series({"inst_executed": 528e6, "issue_active": 0.5, "time_ns": 1e6, "tensor_pct": 90.0})
+    row = pd.Series({"inst_executed": 528e6, "issue_active": 0.5, "time_ns": 1e6, "scaled": 0.4})
     assert "2.00 a nanosecond" not in lesson_05d_slots._clock_counted(row, h200, "x")
     assert "1.00 a nanosecond" in lesson_05d_slots._clock_counted(row.replace(1e6, 2e6), h200, "x")
     assert "counters see only cycles of SMs with work" in said("05d_mmq")

@@ -21,6 +21,7 @@ from rooflab.view.diagram import (
     copies,
     full_and_empty,
     mmq_blocks,
+    mmq_tiles,
     over_time,
     svg,
     tile_softmax,
@@ -34,6 +35,9 @@ DRAWN = {
     "ring of a warp": diagram.ring_of_a_warp,
     "turns": lambda: diagram.warpgroups_take_turns(H200),
     "divided": diagram.divided_along_k,
+    "weights read": lambda: diagram.weights_read(("2_prefetch", "3_wide")),
+    "fragments": diagram.fragments_of_a_warp,
+    "order of tiles": diagram.order_of_tiles,
     "stores": diagram.lanes_store,
     "tiles": diagram.attention_tiles,
 }
@@ -214,6 +218,23 @@ def test_warpgroups_scale_by_turns_and_only_what_was_waited_for():
         diagram.warpgroups_take_turns(H200, never)
     with pytest.raises(UsageError, match="no warpgroups"):
         mmq_blocks.turns_of("")
+
+
+def test_mmq_tiles_are_drawn_as_sources_and_launch_rules_have_them():
+    says = diagram.weights_read(("2_prefetch", "3_wide", "5_large_tiles")).says
+    assert "Rung 2: tiles of 64 × 64: weights are read 8 times, activations 128 times" in says
+    assert "Rung 3: tiles of 64 × 128: weights are read 4 times, activations 128 times" in says
+    assert "Rung 5: tiles of 128 × 64: weights are read 8 times, activations 64 times" in says
+    assert mmq_tiles.fragments_of(source("mmq", "4_cp_async"), {}) == (1, 8)
+    assert (
+        "Rung 5: 64 rows × 32 tokens a warp: 16 products, 8 fragments" in diagram.fragments_of_a_warp().says
+    )
+    with pytest.raises(UsageError, match="how many tiles"):
+        mmq_tiles.fragments_of("", {})
+    says = diagram.order_of_tiles().says
+    assert "Rung 4: all rows of some tokens first" in says and "Rung 5: all tokens of some rows first" in says
+    with pytest.raises(UsageError, match="blockIdx"):
+        diagram.order_of_tiles(("6_wgmma", "8_stream_k"))
 
 
 @pytest.mark.parametrize(

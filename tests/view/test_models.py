@@ -78,9 +78,7 @@ def test_laws_at_points_that_can_be_checked_by_hand():
     assert models.little(1, 1000, h200.name) == pytest.approx(1024 * h200.sms / 1000)
     assert models.stride(1, 4, 0) == 100 and models.stride(32, 4, 0) == 12.5
     assert models.stride(1, 4, 16) == pytest.approx(100 * 128 / 160), "a fifth sector"
-    assert models.tile(128, 128) == 64
     assert models.stride_says(1, 4, 16) == "5 sectors"
-    assert models.tile_says(128, 128) == "32 KiB of shared memory for 64 of k"
     assert models.occupancy(128, 4, h200.name) == (h200.shared_kb_per_block + 1) // 129
     assert models.occupancy_says(128, 4, h200.name) == "128 KiB each; limit: shared memory"
     assert models.occupancy_says(64, 1, h200.name) == "16 KiB each; limit: registers"

@@ -17,6 +17,7 @@ from rooflab.records.store import Store
 from rooflab.studies import attribution, hf
 from rooflab.studies import q8_0 as study
 from rooflab.view import diagram, display, explorer, plot
+from rooflab.words import listed
 
 # The ways to launch the chain, and what a page calls them.
 WAYS = {
@@ -30,20 +31,17 @@ _CONTEXT = 1024  # tokens before the one of lesson 02 that is quoted
 _KERNELS = (0.5, 1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)  # microseconds that a kernel may take
 
 
-def opening(here: Lab, source: Store) -> Opening:
+def opening(here: Lab) -> Opening:
     """The first screen: what a launch costs, by how it is made."""
     chain = timed_chain(here)
     rows = chain[chain["clock"].isin(["wall", "graph"])]
     names = [WAYS[way] for way in rows["way"]]
     launches, gpu = 4 * int(rows["layers"].iloc[0]), here.run["gpu"]
+    said = [f"{us:.1f} µs {name}" for us, name in zip(rows["each"], names, strict=True)]
     answer = (
-        f"Into launches, where kernels are short.{_real_token(here)} On the {gpu} one launch of the chain "
+        f"Into launches, where kernels are short.{_real_token(here)} On the {gpu} one launch from Python "
     )
-    answer += "below takes from Python "
-    answer += ", ".join(f"{us:.1f} µs {name}" for us, name in zip(rows["each"], names, strict=True))
-    without, graph = _source_rates(source)
-    answer += ", kernel included. The source, a compiled program whose launches are cheaper, writes tokens "
-    answer += f"{graph / without - 1:.0%} faster by a graph."
+    answer += f"takes, kernel included, {listed(said)}; the checks are of its arguments."
     able = (
         "say what a launch costs the CPU, and when the GPU waits for it",
         "record a decoder's launches in a CUDA graph with buffers that stay valid",
@@ -103,7 +101,11 @@ def lookups(here: Lab, copy_roof: float) -> tuple[Rows, int]:
     names |= {"error": "Largest error"}
     forms = {"launches": "{:,}", "floor": "{:.1f}", "median_us": "{:,.1f}", "error": "{:g}"}
     display.table(
-        rows, names, forms, f"{tokens} tokens; replayed as a graph, or called one by one (wall clock)"
+        rows,
+        names,
+        forms,
+        f"{tokens} tokens, rows of {int(rows['k'].iloc[0]):,} weights; "
+        "replayed as a graph, or called one by one (wall clock)",
     )
     return rows, tokens
 
@@ -302,24 +304,23 @@ def captures_explained(found: Rows) -> None:
     text = ""
     if len(found) == 3:
         by = found.set_index("buffer")["when"]
+        if by["made beforehand"] == "never":
+            text += (
+                "- **Case 1 is right**: allocate each buffer once, as large as it will ever be, before the "
+            )
+            text += "first capture, and keep it.\n"
         if by["made by the call"] == "at capture":
-            text += "The second case fails at once: CUDA forbids allocation from the driver during a "
-            text += "capture. "
+            text += "- **Case 2 fails at once**: CUDA forbids allocation from the driver during a capture.\n"
         if by["made by the call, from the pool"] == "at replay":
-            text += "The third is dangerous. A call before the capture leaves a buffer in the pool, so the "
+            text += (
+                "- **Case 3 is dangerous.** A call before the capture leaves a buffer in the pool, so the "
+            )
             text += "capture succeeds. Then the buffer returns to the pool, other code gets it, and every "
             text += "replay overwrites it (a byte that happens to stay the same is not counted). **A warm-up "
-            text += "call hides this fault.** "
-        if by["made beforehand"] == "never":
-            text += "The first case is right: allocate each buffer once, as large as it will ever be, "
-            text += "before the first capture, and keep it. "
-        text += (
-            "The test takes buffers from CuPy's pool. PyTorch's `torch.cuda.graph` gives each graph a pool "
-        )
-        text += (
-            "of its own, whose memory other code does not get: there a buffer made inside a capture is safe, "
-        )
-        text += "and one that comes from outside has to stay."
+            text += "call hides this fault.**\n"
+        text += "\nThe test takes buffers from CuPy's pool. PyTorch's `torch.cuda.graph` gives each graph a "
+        text += "pool of its own, whose memory other code does not get: there a buffer made inside a capture "
+        text += "is safe, and one that comes from outside has to stay."
     display.say(text or "This GPU could not be asked.")
 
 
@@ -349,12 +350,12 @@ def fp32_products_compared(side: Rows, gpu: str, source: Store) -> str:
 def takeaway(gpu: str, us: Rows, launches: int, graph: float) -> None:
     """What to take away, computed."""
     text = "- Count launches first: where kernels are short, launches take the time.\n"
-    text += f"- On the {gpu} a launch costs {us['checked', 'wall'] / launches:.0f} µs with checks in Python, "
+    text += f"- On the {gpu} a launch and its kernel take {us['checked', 'wall'] / launches:.0f} µs with "
+    text += "checks in Python, "
     text += f"{us['kept', 'wall'] / launches:.0f} where they were passed before, "
-    text += (
-        f"{us['bare', 'wall'] / launches:.0f} without, {graph / launches:.1f} in a graph, kernel included.\n"
-    )
-    text += "- Allocate buffers before the capture: a warm-up call hides that fault."
+    text += f"{us['bare', 'wall'] / launches:.0f} without, {graph / launches:.1f} in a graph.\n"
+    text += "- Allocate every buffer before the capture and keep it. One from a pool may look right at the "
+    text += "capture and be overwritten at replay."
     display.say(text)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,9 +14,11 @@ from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_05b import errors_of_rungs
-from rooflab.pages.lesson_05d_orders import later_rungs as later_rungs
+from rooflab.pages.lesson_05d_orders import rung_8 as rung_8
+from rooflab.pages.lesson_05d_orders import rung_9 as rung_9
 from rooflab.pages.lesson_05d_orders import tile_order as tile_order
-from rooflab.pages.lesson_05d_orders import tiles_drawn as tiles_drawn
+from rooflab.pages.lesson_05d_rungs import turns_drawn as turns_drawn
+from rooflab.pages.lesson_05d_rungs import worth as worth
 from rooflab.pages.lesson_05d_slots import SCALING, SLOTS, room_on
 from rooflab.pages.lesson_05d_slots import counters as counters
 from rooflab.pages.lesson_05d_slots import slots_by_gpu as slots_by_gpu
@@ -111,34 +112,6 @@ def ladder(here: Lab, tokens: int, n: int, k: int) -> Rows:
     return rows
 
 
-# What each rung changes, between its name and what that was worth.
-_CHANGES = {
-    "2_prefetch": "loads the bytes of the next 32 of k into registers before it multiplies these",
-    "3_wide": "changes one constant: a tile has 128 tokens instead of 64, so weights are read half as often",
-    "4_cp_async": "copies with `cp.async`, straight from memory to shared memory, several tiles ahead. Such "
-    "a copy wants aligned addresses, and blocks of 34 bytes rarely start at one, so the weights come as the "
-    "planes of [part 05](05_q8_0.ipynb)",
-    "5_large_tiles": "changes two things, timed together: a warp has 64 rows × 32 tokens of a tile of "
-    "128 × 64, so that fewer fragments are loaded for a product, and scaling takes two instructions",
-    "6_wgmma": "is for Hopper: one group of warps copies while the others multiply int8 with wgmma and scale",
-}
-
-
-def rungs_said(rows: Rows, names: Sequence[str]) -> None:
-    """Say what each of these rungs changes, and what that was worth."""
-    by, said = rows.set_index("impl"), []
-    for name in names:
-        number = name.partition("_")[0]
-        line = f"**Rung {number}** {_CHANGES[name]}"
-        if name in by.index:
-            worth = (
-                display.speed(by.loc[name, "gain"]) if by.loc[name, "gain"] == by.loc[name, "gain"] else ""
-            )
-            line += f": {by.loc[name, 'tflop_s']:,.0f} TOP/s" + (f", {worth}" if worth else "")
-        said.append(f"- {line}.")
-    display.say("\n".join(said))
-
-
 def ladder_times(rows: Rows, gpu: str) -> None:
     """Show every rung's error, time and gain over the one below it, folded."""
     names = {"impl": "Rung or peer", "off": "Error ÷ allowed"}
@@ -223,22 +196,36 @@ def bytes_explained(counted: Rows) -> None:
     if {"2_prefetch", "3_wide"} <= set(counted["impl"]):
         seen = counted.set_index("impl")
         narrow, wider = seen.loc["2_prefetch"], seen.loc["3_wide"]
-        text = f"From rung 2 to rung 3 the weights are read {wider['weights']} times instead of "
-        text += f"{narrow['weights']}; predicted {narrow['mb'] - wider['mb']:,.0f} MB less, counted "
-        text += f"{narrow['read'] - wider['read']:,.0f}. "
-        off = (counted["read"] / counted["mb"] - 1).abs()
-        text += f"All counts lie within {math.ceil(100 * off.max())}% of the prediction. "
+        text = f"- From rung 2 to rung 3 the weights are read {wider['weights']} times instead of "
+        text += f"{narrow['weights']}: predicted {narrow['mb'] - wider['mb']:,.0f} MB less, counted "
+        text += f"{narrow['read'] - wider['read']:,.0f}.\n"
         if "5_large_tiles" in seen.index:
             again = seen.loc["5_large_tiles", "weights"]
-            text += f"Rung 5's tile has half the tokens and twice the rows: weights are read {again} times, "
-            text += "activations half as often. "
-        text += "How often DRAM is read depends on the order of the tiles too. Rungs 1 to 4 take all rows "
-        text += "before the next tokens, when L2 has lost much of what it held. From rung 5 on "
-        text += (
-            "blocks that run together take all tokens of the same rows, and share their weights in L2: the "
-        )
-        text += f"last rung reads DRAM {seen['dram'].iloc[-1]:.2f} times."
-        display.say(text)
+            text += (
+                f"- Rung 5's tile has half the tokens and twice the rows: weights are read {again} times, "
+            )
+            text += "activations half as often.\n"
+        off = (counted["read"] / counted["mb"] - 1).abs()
+        text += f"- All counts lie within {math.ceil(100 * off.max())}% of the prediction"
+        if (counted["read"] * LEVEL < counted["mb"]).any():
+            text += ". Where one is below it, most likely a tile found in its SM what another had read"
+        display.say(f"{text}.")
+
+
+def order_explained(counted: Rows) -> None:
+    """Say how often rungs with either order of tiles read DRAM."""
+    seen = counted.set_index("impl")
+    if {"4_cp_async", "5_large_tiles"} <= set(seen.index):
+        narrow, square = (float(seen.loc[name, "dram"]) for name in ("4_cp_async", "5_large_tiles"))
+        text = ""
+        if narrow > LEVEL * square:
+            text = (
+                "How often DRAM is read depends on the order of the tiles too. Rungs 1 to 4 come back to a "
+            )
+            text += "row of tiles when L2 has lost much of its weights. From rung 5 on tiles that run "
+            text += "together share their weights in L2. "
+        text += f"Rung 4 reads DRAM {narrow:.2f} times the weights' bytes, rung 5 "
+        display.say(f"{text}{square:.2f} times, {seen.index[-1]} {seen['dram'].iloc[-1]:.2f}.")
 
 
 def takeaway(chips: Rows, gpu: str, exact: Rows, int8: float, halves: Rows) -> None:

@@ -7,15 +7,12 @@ from typing import Any
 import pandas as pd
 
 from rooflab.analysis import q8_0
-from rooflab.hardware import device
 from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.ops import stream_k
 from rooflab.pages import Rows
 from rooflab.studies import mmq as study
 from rooflab.view import diagram, display, plot
-
-_REFERENCE = "h200"  # whose data sheet is taken for a device that is no Hopper
 
 _STREAM_K = """
 Rung 8 is rung 7 with blocks that stay. Each takes its part of the tiles left over, which are divided along k,
@@ -47,41 +44,27 @@ for each 32 of k, a warp:
         a = (bits - 1152) * scale             # exact, then rounded once
 ```
 
-64 rows × 64 of k lie in one piece of memory. One copy brings a tile with its scales, so one thread starts all
-copies, before the block's other warps have begun.
+64 rows × 64 of k lie in one piece of memory, so one copy brings a tile with its scales.
 """
 
 
-def tiles_drawn(here: Lab) -> None:
-    """Draw when tiles are copied and multiplied by rungs 1, 2 and 4, and the turns of rung 6, which Hopper
-    alone has: on a lab's device, or on the reference.
-    """
-    diagram.tiles_along_k().show()
-    hopper = here.spec if here.spec and here.spec.has_hopper else device.get(_REFERENCE)
-    diagram.warpgroups_take_turns(hopper).show()
-
-
-def later_rungs(here: Lab, rows: Rows, gpu: str, tokens: int, n: int, k: int) -> None:
-    """Say what rungs 8 and 9 change, and what that is worth on this product; how they do it, folded."""
-    by = rows.set_index("impl")["tflop_s"]
-    text = "- **Rung 8** ([source](../kernels/mmq/8_stream_k.cu)) is about work left over: it divides the "
-    text += "tiles that are too few for all SMs along k"
+def rung_8(here: Lab, rows: Rows, gpu: str, tokens: int, n: int, k: int) -> None:
+    """Say what dividing a tile's k is worth on this product; how it is done and where it pays, folded."""
+    by = rows.set_index("impl")["tflop_s"].dropna()
     if {"7_fp16_wgmma", "8_stream_k"} <= set(by.index):
         before, after = float(by["7_fp16_wgmma"]), float(by["8_stream_k"])
         level = max(before, after) / min(before, after) < LEVEL
         what = "it makes no difference" if level else "it helps" if after > before else "it does not help"
-        text += f". That is meant for products with few tiles; at {n:,} × {k:,} by {tokens:,} tokens {what}: "
-        text += f"{after:,.0f} TFLOP/s beside rung 7's {before:,.0f}"
-    text += (
-        ".\n- **Rung 9** ([source](../kernels/mmq/9_tile_order.cu)) is about order: it stores the weights as "
-    )
-    text += "the tensor cores take them, **tile order**, so a lane loads 16 of its weights at once. Rung 8 "
-    text += "spends a load and five instructions on two weights, three a weight where two were predicted"
-    if {"8_stream_k", "9_tile_order"} <= set(by.index):
-        text += f": {by['9_tile_order']:,.0f} TFLOP/s beside {by['8_stream_k']:,.0f}"
-    display.say(text + ".")
+        display.say(
+            f"Rung 8 is meant for products with few tiles; at {n:,} × {k:,} by {tokens:,} tokens {what}."
+        )
     _divided_along_k(here, gpu)
-    display.fold_parts("Rung 9: where one lane's weights lie", [diagram.tile_order().html(), _TILE_ORDER])
+
+
+def rung_9() -> None:
+    """Draw where one lane's weights lie in tile order, and how they become FP16."""
+    diagram.tile_order().show()
+    display.say(_TILE_ORDER)
 
 
 def _gains_drawn(found: Rows, gpu: str) -> None:
@@ -193,7 +176,7 @@ def _divided_along_k(here: Lab, gpu: str) -> None:
     """Show, folded, how rung 8 divides a tile's k, and where that is faster than rung 7."""
     cases = [c for c in here.cases("mmq") if c.cache == "cold" and not c.options]
     found = q8_0.divided_along_k(here.measure("mmq", [c for c in cases if study.takes_halves(c.impl)]))
-    parts: list[Any] = [diagram.divided_along_k().html(), _STREAM_K]
+    parts: list[Any] = [_STREAM_K]
     if len(found):
         by = found.groupby("where")["gain"].agg(["size", "min", "median", "max"])
         by = by.reindex([q8_0.IDLE, q8_0.WIDER, q8_0.NEITHER]).dropna().reset_index()
@@ -210,4 +193,4 @@ def _divided_along_k(here: Lab, gpu: str) -> None:
         text += f"{min(waits):.1f} to {max(waits):.1f} µs longer on an H200. Rung 8 is faster by more than "
         text += f"{LEVEL - 1:.0%} at {(found['gain'] >= LEVEL).sum()} of {len(found)} products."
         parts += [text, (by, names, forms, f"Rung 8 ÷ rung 7, {gpu}: by what rung 7 leaves idle")]
-    display.fold_parts("Rung 8: the tiles left over, divided along k (stream-K)", parts)
+    display.fold_parts("Rung 8 in pseudocode, and where it is faster than rung 7", parts)

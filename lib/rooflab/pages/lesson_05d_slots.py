@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -124,8 +123,8 @@ def _with_two(chips: list[Device]) -> list[str]:
         return []
     each = listed(f"{study.issue_bound(chip, 2):,.0f} TOP/s on the {chip.name}" for chip in two)
     return [
-        f"**Two instructions would allow {each}, but only mma can do with two** (rung 5 does; how, "
-        "folded below). Hopper's peak rate is that of wgmma, and wgmma needs all three."
+        f"**Two instructions would allow {each}, but only mma can do with two** (rung 5 does, "
+        "and says how). Hopper's peak rate is that of wgmma, and wgmma needs all three."
     ]
 
 
@@ -193,10 +192,14 @@ def slots_counted(cases: list[Any], counted: Rows) -> None:
     )
 
 
-def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
+def slots_explained(counted: Rows, here: Lab, rows: Rows) -> None:
     """Say what scaling takes of the issue slots, what that allows, and what the tensor cores do meanwhile."""
     found = counted[counted["each"].notna()].set_index("impl")
     if not len(found) or not here.spec:
+        return
+    exact = rows[(rows["kind"] == "own") & ~rows["impl"].map(study.takes_halves)].set_index("impl")
+    exact = exact.dropna(subset="median_us").sort_values("median_us")
+    if exact.empty:
         return
     top = exact.index[0]
     name = top if top in found.index else found.index[-1]
@@ -209,16 +212,11 @@ def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
             ": most likely a warp waits for a product before it can scale the sums, and the others do not "
         )
         text += "fill every gap"
+    share = exact["tflop_s"].iloc[0] / bound
     text += f". If scaling took all slots, at the datasheet's clock, that would make {bound:,.0f} TOP/s; by "
-    text += (
-        f"time {name} is at {exact['tflop_s'].iloc[0] / bound:.0%} of it. {_clock_counted(row, here, name)}"
-    )
-    fast = counted[counted["each"].isna()]
-    if len(fast):
-        text += f"{fast['impl'].iloc[0]}, which scales weights and not sums, makes do with "
-        text += f"{fast['all'].iloc[0]:,.0f} million instructions and keeps its tensor cores "
-        text += f"{fast['tensor_pct'].iloc[0]:.0f}% busy in the cycles that were counted."
-    display.say(text + _conversions(found) + _tensor_cores(found))
+    display.say(f"{text}time {name} is at {share:.0%} of it.")
+    if clock := _clock_counted(row, here, name):
+        display.fold_parts(f"Why {share:.0%}, if scaling takes {row['scaled']:.0%} of the slots", [clock])
 
 
 def _clock_counted(row: Any, here: Lab, name: str) -> str:
@@ -230,40 +228,7 @@ def _clock_counted(row: Any, here: Lab, name: str) -> str:
     if not LEVEL * ghz < sheet:
         return ""
     return (
-        "That is less than the share of slots, because the counters see only cycles of SMs with work: "
-        f"{ghz:.2f} a nanosecond for {name}, where the datasheet's clock has {sheet:.2f}. "
+        f"By the counters it is {row['scaled']:.0%} × {ghz:.2f} ÷ {sheet:.2f} = "
+        f"{row['scaled'] * ghz / sheet:.0%}: the counters see only cycles of SMs with work, {ghz:.2f} a "
+        f"nanosecond for {name}, and the datasheet's clock has {sheet:.2f}."
     )
-
-
-def _conversions(found: Rows) -> str:
-    """Why rung 4 executes more instructions than rung 3, where it does."""
-    if not {"3_wide", "4_cp_async"} <= set(found.index):
-        return ""
-    wide, copied = (float(found.loc[name, "all"]) for name in ("3_wide", "4_cp_async"))
-    if copied < LEVEL * wide:
-        return ""
-    return (
-        f"\n\n**Conversions.** Rung 4 executes {copied:,.0f} million instructions, rung 3 {wide:,.0f}. "
-        "`cp.async` copies scales as they are, in FP16. So every warp loads and converts them beside each "
-        "product; rung 3 converts a scale once, on its way to shared memory."
-    )
-
-
-def _tensor_cores(found: Rows) -> str:
-    """How long the tensor cores work for the same int8 products by mma and by wgmma."""
-    names = ["5_large_tiles", "6_wgmma"]
-    known = found.loc[[name for name in names if name in found.index], ["tensor_pct", "time_ns"]]
-    if len(known) < len(names) or not (known > 0).all(axis=None):
-        return ""
-    shares, us = found.loc[names, "tensor_pct"] / 100, found.loc[names, "time_ns"] / 1e3
-    busy = shares * us
-    operations = 2.0 * math.prod(study.Mmq().case(found.loc[names[0], "case"]).matrix)
-    rates = operations / busy / 1e6  # TOP/s
-    text = (
-        "\n\n**Tensor cores.** Their counter has the time in which they work, not what they get done. Rungs "
-    )
-    text += f"5 and 6 make the same products: mma keeps them busy for {busy[names[0]]:,.0f} µs, wgmma for "
-    text += f"{busy[names[1]]:,.0f}"
-    if rates[names[1]] > LEVEL * rates[names[0]]:
-        text += f": while busy, they do {rates[names[1]] / rates[names[0]]:.1f} times as much by wgmma"
-    return text + "."

@@ -91,7 +91,8 @@
     controls.append(label, range, back, next, all, said);
     root.prepend(controls);
     show(1);
-    if (frames.length <= 3) all.click(); // few frames are compared; many are stepped through
+    // Few frames, or small ones, are compared; many are stepped through.
+    if (frames.length <= 3 || Number(whole.box.split(" ")[3]) <= 400) all.click();
   }
 
   function start() {

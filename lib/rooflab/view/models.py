@@ -29,7 +29,7 @@ from rooflab.view.explorer_facts import SAYS
 GPUS = ("h200", "a100-80gb", "l4", "t4", "rtx-4090", "rtx-3060")
 _ROWS, _COLUMNS = 14336, 4096  # of the matrix whose product is turned
 _HALF = 2  # bytes of an FP16 number
-_DEPTH = 64  # of k that a tile of a product holds at a time; the width of a head in `occupancy`
+_DEPTH = 64  # the width of a head in `occupancy`
 _OTHER_REGISTERS = 40  # of a thread, beside its scores and outputs: addresses, maxima, fragments under way
 SHARED_BY = "h200"  # whose copies share a token
 # GB/s each way: as lesson 10 assumes it of the sheet of an H200, and of sixteen lanes.
@@ -127,17 +127,6 @@ def crossover(tokens: int, bits: int, gpu: str) -> float:
     bytes_ = roofline.gemm_bytes(tokens, _ROWS, _COLUMNS, bits / 8)
     flops = roofline.gemm_flops(tokens, _ROWS, _COLUMNS)
     return roofline.bound(bytes_, flops, spec.dram_gb_s, spec.fp16_tensor).us
-
-
-def tile(rows: int, columns: int) -> float:
-    """FLOPs for each byte that a tile of a product loads, in FP16."""
-    flops, bytes_ = roofline.gemm_flops(rows, columns, _DEPTH), _HALF * _DEPTH * (rows + columns)
-    return roofline.intensity(flops, bytes_)
-
-
-def tile_says(rows: int, columns: int) -> str:
-    """The shared memory that the loaded bytes take."""
-    return f"{_HALF * _DEPTH * (rows + columns) / 1024:g} KiB of shared memory for {_DEPTH} of k"
 
 
 def _of_block(side: int, stages: int, gpu: str) -> tuple[int, int, int, int, int]:
@@ -283,16 +272,6 @@ MODELS: dict[str, Model] = {
         {"bits": "Bits a weight", "gpu": "GPU", "tokens": "tokens", "median_us": "µs"},
         {"bits": 4, "tokens": 1},
         {"ylog": True},
-    ),
-    "tile": Model(
-        "Tiles of a product: FLOPs for each loaded byte",
-        tile,
-        "rows",
-        "FLOPs a byte",
-        {"columns": (8, 16, 32, 64, 128, 256), "rows": (8, 16, 32, 64, 96, 128, 192, 256)},
-        {"columns": "Columns", "rows": "rows of the tile"},
-        {"columns": 128, "rows": 128},
-        says=tile_says,
     ),
     "occupancy": Model(
         "Blocks of attention that an SM holds at once",

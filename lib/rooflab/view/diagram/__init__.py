@@ -37,6 +37,7 @@ from rooflab.view.diagram.layers import layer, library, ways
 from rooflab.view.diagram.mailbox import two_slots
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.mmq_blocks import divided_along_k, warpgroups_take_turns
+from rooflab.view.diagram.mmq_tiles import fragments_of_a_warp, order_of_tiles, weights_read
 from rooflab.view.diagram.model import one_token
 from rooflab.view.diagram.nan_leak import nan_leak
 from rooflab.view.diagram.number_lines import Line, number_lines
@@ -112,6 +113,7 @@ __all__ = [
     "dp4a",
     "four_changes",
     "fragments",
+    "fragments_of_a_warp",
     "gate_steps",
     "half_apart",
     "half_layers",
@@ -140,6 +142,7 @@ __all__ = [
     "of_lab",
     "one_token",
     "online_softmax",
+    "order_of_tiles",
     "partial_scores",
     "passed_on",
     "passes",
@@ -181,6 +184,7 @@ __all__ = [
     "ways",
     "ways_to_multiply",
     "weights_of_a_lane",
+    "weights_read",
     "weights_shared",
     "bytes_and_flops",
     "where_counted",

@@ -275,18 +275,21 @@ def keys_and_values(texts: Mapping[str, str] | None = None) -> Drawing:
     return _drawn(ways, "When keys and values are copied, and when they are used", 3, 1.0, after)
 
 
-def tiles_along_k(texts: Mapping[str, str] | None = None) -> Drawing:
-    """MMQ's rungs 1, 2 and 4: when a tile of k is copied, and when it is multiplied; `texts` as above."""
+def tiles_along_k(texts: Mapping[str, str] | None = None, only: Sequence[str] = ()) -> Drawing:
+    """MMQ's rungs 1, 2 and 4, or those in `only`: when a tile of k is copied, and when it is multiplied;
+    `texts` as above.
+    """
     ladder = {each.name: each for each in mmq.LADDERS["mmq"]}
     stages = ladder["4_cp_async"].defines["STAGES"]
     words = {
         "1_tile": ("Rung 1: load, wait, multiply", 1),
-        "2_prefetch": ("Rung 2: the next tile is on its way, by registers", 1),
+        "2_prefetch": ("Rungs 2 and 3: the next tile is on its way, by registers", 1),
         "4_cp_async": (f"Rung 4: cp.async fills {stages} slots ahead", stages),
     }
     ways = [
         Way(title, product_program((texts or {}).get(name) or _source(list(ladder.values()), name), slots))
         for name, (title, slots) in words.items()
+        if not only or name in only
     ]
     return _drawn(ways, "When a tile is copied, and when it is multiplied", 4, 2.0, "a product one")
 

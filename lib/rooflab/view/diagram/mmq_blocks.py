@@ -24,6 +24,7 @@ _STEPS = {
     "release": r"mbarrier_arrive\(empty",
     "scale": r"sum\[j\] = fmaf\(",
 }
+_LETTERS = "ABCDEFGH"  # of warpgroups
 _COPY = 8.0  # slots that a tile's copy takes in the picture
 
 
@@ -109,10 +110,10 @@ def warpgroups_take_turns(chip: Device, text: str | None = None) -> Drawing:
     canvas.text(0, y + 15, "tensor cores", svg.SMALL)
     canvas.rect(left, y, end * unit, 22, NONE, 0.3)
     dots = [bar for bar in bars if bar.row == "tensor cores"]
-    canvas.boxes([(left + bar.start * unit, y, product * unit, 22, f"{bar.tile}", BLUE) for bar in dots])
+    canvas.boxes([(left + bar.start * unit, y, product * unit, 22, _LETTERS[bar.tile], BLUE) for bar in dots])
     y += 27
     for group in range(turns.groups):
-        canvas.text(0, y + 15, f"warpgroup {group}", svg.SMALL)
+        canvas.text(0, y + 15, f"warpgroup {_LETTERS[group]}", svg.SMALL)
         canvas.rect(left, y, end * unit, 22, NONE, 0.3)
         mine = [bar for bar in bars if bar.row == f"warpgroup {group}"]
         canvas.boxes([(left + bar.start * unit, y, scale * unit, 22, f"{bar.tile}", AMBER) for bar in mine])
@@ -123,7 +124,7 @@ def warpgroups_take_turns(chip: Device, text: str | None = None) -> Drawing:
     words += f"tensor cores {busy:.0%}"
     canvas.text(left, y + 10, words, svg.SMALL, bold=True)
     canvas.text(
-        0, y + 30, "Blue: a product of 32 of k, the number is its warpgroup's. Orange: its sums", svg.SMALL
+        0, y + 30, "Blue: a product of 32 of k, the letter is its warpgroup's. Orange: its sums", svg.SMALL
     )
     below = (
         f"are scaled, block 0 to {turns.blocks - 1} of the tile. White: waits. A copy's length is an example."

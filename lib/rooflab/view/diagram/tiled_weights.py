@@ -53,17 +53,21 @@ def tile_order(lane: int = 5, repack: Callable[[Planes], Any] = q8_0.repack) -> 
     canvas.text(0, y, f"In tile order: {_SHARE} bytes for each of {svg.LANES} lanes", bold=True)
     y += 8
     box = wide * size / svg.LANES
-    for each in range(svg.LANES):
-        fill = AMBER if each == lane else SKY
-        canvas.cell(left + each * box, y, box, 18, f"{each}", fill, 8)
+    canvas.boxes(
+        [
+            (left + each * box, y, box, 18, f"{each}", AMBER if each == lane else SKY)
+            for each in range(svg.LANES)
+        ],
+        8,
+    )
     y += 18
     first, last = left, left + wide * size
     canvas.line([(left + lane * box, y), (first, y + 20)], dashed=True)
     canvas.line([(left + (lane + 1) * box, y), (last, y + 20)], dashed=True)
     y += 20
     cell = wide * size / _SHARE
-    for k, (row, column) in enumerate(mine):
-        canvas.cell(left + k * cell, y, cell, 20, f"{row},{column}", AMBER, 9)
+    boxes = [(left + k * cell, y, cell, 20, f"{row},{column}", AMBER) for k, (row, column) in enumerate(mine)]
+    canvas.boxes(boxes, 9)
     canvas.text(left - 6, y + 14, "row,k", svg.SMALL, "end")
     canvas.text(left, y + 37, f"One load of {_SHARE} bytes brings all that lane {lane} needs.")
     says = (

@@ -165,8 +165,8 @@ def refuted(verdicts: Rows) -> None:
         "A-14": "Our fastest INT4 kernel is slower at {measured} of lesson 04's points of 2 to 64 tokens.",
         "A-2": "The product that ran at the roof there runs at {measured} of it.",
         "D-7": "That kernel keeps DRAM busy for {measured} of the time: caches answer what it reads again.",
-        "D-10": "The fastest exact int8 product runs at {measured} the speed of the baseline. It scales a sum "
-        "for each block of weights, which takes issue slots beside the tensor cores.",
+        "D-10": "The fastest exact int8 product runs at {measured} the speed of the baseline. It scales a "
+        "sum for each block of weights, which takes issue slots beside the tensor cores.",
     }
     named = verdicts.set_index("id")
     lines = []

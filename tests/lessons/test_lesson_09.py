@@ -1,11 +1,13 @@
 """Lesson 09: what its rows of coverage.csv claim, held against the recording and the notebooks."""
 
-import pandas as pd
+import re
+
 import pytest
-from rooflab import claims, paths
+from rooflab import claims, ops, paths
 from rooflab.analysis import regressions, related
 from rooflab.analysis.evidence import Evidence
 from rooflab.claims import scorecard
+from rooflab.pages import lesson_09_verdicts, lesson_09c_lost
 from rooflab.records.store import Store
 from rooflab.studies import static
 from rooflab.verify import mutants, mutations, suite
@@ -111,7 +113,25 @@ def test_related_work_is_measured_or_says_where_its_figures_are_from(evidence):
     assert all(name in page for name in table["name"])
 
 
-def test_every_feature_has_its_place_on_the_page():
-    rows = pd.read_csv(paths.ROOT / "coverage.csv", dtype=str, keep_default_na=False)
-    page = text("09c_related")
-    assert all(f"<b>{one}</b>" in page.replace("\\u003c", "<") for one in rows["id"])
+def test_the_rungs_that_lost_are_on_the_page_with_a_cause_that_its_ladder_can_have(evidence):
+    page, table = text("09c_related"), regressions.rungs(evidence)
+    assert all(f"{row.rung} of" in page for row in table.itertuples())
+    assert (table["least"] <= table["factor"]).all() and (table["where"] != "").all()
+    known = {
+        (operator, rung.name)
+        for each in ops.modules()
+        for operator in each.LADDERS
+        for rung in each.LADDERS[operator]
+    }
+    assert set(lesson_09c_lost.CAUSES) <= known
+    parts = {path.stem for path in paths.NOTEBOOKS.glob("*.ipynb")}
+    assert {cause.part for cause in lesson_09c_lost.CAUSES.values()} <= parts
+    assert "../coverage.csv" in page
+
+
+def test_the_flow_of_statements_adds_up(verdicts):
+    said = lesson_09_verdicts.flow(verdicts).says
+    rows = [[int(number) for number in re.findall(r"\d+", part)] for part in said.rstrip(".").split(". ")]
+    assert len(rows) == 3 and [sum(each) for each in zip(*rows[:2], strict=True)] == rows[2]
+    for stated, left, judged, *words in rows:
+        assert stated - left == judged == sum(words)

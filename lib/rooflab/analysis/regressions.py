@@ -12,6 +12,7 @@ from rooflab import ops
 from rooflab.analysis.evidence import Evidence, NoEvidence
 from rooflab.hardware.crossover import LEVEL
 from rooflab.records.yaml_file import loaded
+from rooflab.words import FORMATS, counted
 
 _OPERATORS = {
     **dict.fromkeys(("read", "copy", "write", "triad"), "bandwidth"),
@@ -37,12 +38,13 @@ _SHAPE = [
     "cache",
     "clock",
 ]
-COLUMNS = ("operator", "rung", "below", "idea", "factor", "shapes", "worst")
+COLUMNS = ("operator", "rung", "below", "idea", "factor", "shapes", "worst", "least", "where")
 
 
 def rungs(evidence: Evidence) -> pd.DataFrame:
     """Rungs that lose to the rung below, the one that they change, at the median of the shapes that both were
-    timed at: how many times slower there, at how many shapes, and at the worst. COLUMNS.
+    timed at: how many times slower there, at how many shapes, at the worst and at the best, and where that
+    is. COLUMNS.
     """
     found = []
     for module in ops.modules():
@@ -59,8 +61,33 @@ def rungs(evidence: Evidence) -> pd.DataFrame:
                 factors = _factors(rows, below.name, rung.name)
                 if len(factors) and factors.median() > LEVEL:
                     row = (operator, rung.name, below.name, rung.idea, float(factors.median()), len(factors))
-                    found.append((*row, float(factors.max())))
+                    best = str(factors.idxmin())
+                    found.append((*row, float(factors.max()), float(factors.min()), _where(rows, best)))
     return pd.DataFrame(found, columns=list(COLUMNS))
+
+
+def _named(row: pd.Series) -> str:
+    """What `_factors` calls the shape of a row."""
+    return " ".join(str(row[name]) for name in _SHAPE if name in row)
+
+
+def _where(rows: pd.DataFrame, shape: str) -> str:
+    """A shape of `_factors` in words: its matrix or model, its tokens, a head's width."""
+    row = next(one for _, one in rows.iterrows() if _named(one) == shape)
+    has = {name for name in _SHAPE if name in row and pd.notna(row[name]) and row[name] != ""}
+    parts = []
+    if "n" in has:
+        parts.append(f"{int(row['n']):,}" + (f" × {int(row['k']):,}" if "k" in has else ""))
+    if "model" in has:
+        parts.append(f"{row['model']} in {FORMATS.get(str(row['format']), row['format'])}")
+    elif "batch" in has:
+        parts.append(counted(int(row["batch"]), "token"))
+    if "seq" in has:
+        after = "after " if "model" in has else ""
+        parts.append(f"{after}{counted(int(row['seq']), 'token')}")
+    if "head_dim" in has:
+        parts.append(f"heads of {int(row['head_dim'])}")
+    return ", ".join(parts)
 
 
 def _operator(operator: str) -> str:
@@ -73,8 +100,7 @@ def _factors(rows: pd.DataFrame, below: str, rung: str) -> pd.Series:
     rows = rows[
         rows["median_us"].notna() & ~options.str.contains("exact=|unquantised=|loop=|seed=|start=|shared_kv")
     ]
-    keys = [name for name in _SHAPE if name in rows]
-    words = [" ".join(map(str, values)) for values in rows[keys].itertuples(index=False, name=None)]
+    words = [_named(row) for _, row in rows.iterrows()]
     best = rows.assign(shape=words)
     times = best.groupby(["impl", "shape"])["median_us"].min()
     names = times.index.get_level_values(0)

@@ -9,15 +9,12 @@ named with what it is for, and no figure.
 from __future__ import annotations
 
 import functools
-import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
-from rooflab import paths
 from rooflab.analysis.evidence import PEERS, Evidence, NoEvidence
 from rooflab.hardware import device
 from rooflab.hardware.crossover import LEVEL
@@ -224,17 +221,3 @@ def _row(library: Library, origin: str, found: list[dict[str, object]]) -> dict[
         "worst": f"{min(gains):.2f}× ({ordered[0]['where']})" if found else "",
         "study": ", ".join(dict.fromkeys(str(point["study"]) for point in found)),
     }
-
-
-def places(coverage: pd.DataFrame) -> list[str]:
-    """The cell that each row of coverage.csv points to: "03c_claims#The tests", or nothing."""
-    headings: dict[str, set[str]] = {}
-    for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
-        cells = json.loads(path.read_text())["cells"]
-        texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-        headings[path.stem] = set(re.findall(r"^#+ +(.*?) *$", "\n".join(texts), re.MULTILINE))
-    found = []
-    for lesson, cell in zip(coverage["lesson"], coverage["cell"], strict=True):
-        stems = [stem for stem, known in headings.items() if stem.startswith(lesson) and cell in known]
-        found.append(f"{stems[0]}#{cell}" if stems else "")
-    return found

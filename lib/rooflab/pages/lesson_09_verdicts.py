@@ -1,14 +1,20 @@
-"""How a published statement becomes a verdict: its tests, each a bar and what was measured here."""
+"""How a published statement becomes a verdict, drawn: its tests, each a bar and what was measured here; and
+how many statements come to which verdict.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rooflab import claims
+from rooflab.claims import scorecard
+from rooflab.pages import Rows
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, PALE, SKY, WHITE, Canvas, Drawing, single
 
 WIDTH = 430.0  # narrow enough for a phone
+_OPEN = (claims.ELSEWHERE, claims.UNRECORDED)  # no verdict on a statement
+_SHORT = {claims.RESCALED: "rescaled", claims.DIRECTION: "direction"}  # where a column is narrow
 # Of a verdict, in every picture.
 FILLS = {claims.HOLDS: BLUE, claims.RESCALED: "#6FA8D6", claims.DIRECTION: SKY, claims.REFUTED: AMBER}
 
@@ -48,9 +54,9 @@ def verdicts(chosen: Sequence[claims.Claim], evidence: claims.Evidence) -> Drawi
             y += 17
         told = []
         for test, found in asked:
-            how = "Restated" if test.restated else "As stated"
-            told.append(f"{how}, {found.tested}: measured {found.measured}")
-            for line in _broken(f"{how}: {found.tested}", svg.TEXT):
+            how, tested = _asked(test, found)
+            told.append(f"{how}, {tested}: measured {found.measured}")
+            for line in _broken(f"{how}: {tested}", svg.TEXT):
                 canvas.text(0, y + 14, line)
                 y += 16
             y = _line(canvas, y + 6, test, found)
@@ -68,6 +74,47 @@ def verdicts(chosen: Sequence[claims.Claim], evidence: claims.Evidence) -> Drawi
     canvas.rect(190, y, 4, 12, svg.INK, 0)
     canvas.text(210, y + 11, "measured on this GPU")
     return single("From a statement to its verdict", f"{'. '.join(said)}.", canvas)
+
+
+def _asked(test: claims.Test, found: claims.Verdict) -> tuple[str, str]:
+    """How a test asks its statement, and what: whose kernel, which quantity, which bar."""
+    if not test.restated:
+        return "As stated", found.tested
+    ours = f"{claims.BEST}: "
+    asked = found.tested.removeprefix(ours)
+    asked = f"our fastest kernel, {asked}" if found.tested.startswith(ours) else asked
+    asked += f" ({test.reason})" if test.reason else ""
+    return "Direction alone" if test.direction else "Restated", asked
+
+
+def flow(verdicts: Rows) -> Drawing | None:
+    """All statements, those that are judged and their verdicts, a row a kind and in all; None without any."""
+    if verdicts.empty:
+        return None
+    code = verdicts["group"].isin(scorecard.ABOUT_CODE)
+    kinds = {"About speed": verdicts[~code], "About code and documents": verdicts[code], "Together": verdicts}
+    words = [word for word in claims.VERDICTS if word not in _OPEN and (verdicts["verdict"] == word).any()]
+    canvas, y, said = Canvas(WIDTH), 0.0, []
+    wide = (WIDTH - 212) / max(1, len(words))
+    for x, head in ((30, "stated"), (98, "left out"), (168, "judged")):
+        canvas.text(x, y + 16, head, svg.TEXT, "middle")
+    for k, word in enumerate(words):
+        canvas.cell(212 + k * wide, y, wide, 22, _SHORT.get(word, word), FILLS.get(word, GREY))
+    for name, rows in kinds.items():
+        y += 44
+        canvas.text(0, y - 6, name, bold=True)
+        left = int(rows["verdict"].isin(_OPEN).sum())
+        canvas.cell(0, y, 60, 24, f"{len(rows)}", WHITE, svg.TEXT)
+        canvas.line([(62, y + 17), (136, y + 17)], end="arrow")
+        canvas.text(98, y + 12, f"\u2212 {left}", svg.SMALL, "middle")
+        canvas.cell(138, y, 60, 24, f"{len(rows) - left}", WHITE, svg.TEXT)
+        counts = rows["verdict"].value_counts()
+        for k, word in enumerate(words):
+            canvas.cell(212 + k * wide, y, wide, 24, f"{counts.get(word, 0)}", WHITE, svg.TEXT)
+        found = ", ".join(f"{counts.get(word, 0)} {_SHORT.get(word, word)}" for word in words)
+        said.append(f"{name}: {len(rows)} stated, {left} left out, {len(rows) - left} judged: {found}")
+        y += 8
+    return single("From all statements to their verdicts", f"{'. '.join(said)}.", canvas)
 
 
 def _line(canvas: Canvas, y: float, test: claims.Test, found: claims.Verdict) -> float:

@@ -1,4 +1,4 @@
-"""What lesson 09c's page shows: our kernels beside other libraries', what was tried and lost, and a map."""
+"""What lesson 09c's page shows: our kernels beside other libraries', by point and by library."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rooflab import paths
-from rooflab.analysis import regressions, related, strategies
+from rooflab.analysis import related, strategies
 from rooflab.analysis.evidence import NoEvidence
 from rooflab.claims.measures import lessons
 from rooflab.hardware import crossover
@@ -27,9 +26,7 @@ def opening(evidence: Any, gpu: str, here: Lab) -> Opening:
     rivals = every[every["origin"] == related.HERE]
     answer = f"No library was measured side by side on the {gpu}."
     if len(rivals):
-        turn = points.turn(rivals).tokens
-        rule = f" So from {turn:,.0f} tokens on, time cuBLAS too." if turn == turn else ""
-        answer = points.answer(rivals, gpu) + rule
+        answer = points.answer(rivals, gpu)
     able = (
         "say where a library's kernel is the better choice, and why",
         "compare two kernels by shape, GPU, clock and day",
@@ -44,13 +41,11 @@ def _sweep(here: Lab, rivals: Rows) -> str:
     lost = gains[gains < 1 / crossover.LEVEL]
     if lost.empty:
         return ""
-    text = (
-        f"On lesson 07's sweep over more shapes cuBLAS is faster than our packed weights at {len(lost)} of "
-    )
+    text = f"Lesson 07 sweeps more shapes. There cuBLAS is faster than our packed weights at {len(lost)} of "
     text += f"{len(gains)} points"
     if turn == turn:
         text += f", {(lost.index >= turn).sum()} of them with {turn:,.0f} tokens or more"
-    return f"{text}; at the worst ours runs at {lost.min():.2f} times its speed."
+    return f"{text}; at the worst point ours runs at {lost.min():.2f} times its speed."
 
 
 def _swept(here: Lab) -> pd.Series:
@@ -71,7 +66,7 @@ def _drawn(evidence: Any) -> str:
     least = _least_drawn(evidence)
     if not least < 1 / crossover.LEVEL:
         return ""
-    said = "At the worst of lesson 07's shapes drawn at random, which nothing was tuned for, ours runs at "
+    said = "Lesson 07 also draws shapes at random, which nothing was tuned for: at the worst ours runs at "
     return f"{said}{least:.2f} times the speed of the fastest library."
 
 
@@ -94,7 +89,9 @@ def spread_shown(evidence: Any, gpu: str) -> None:
 def _spread(rivals: Rows, gpu: str) -> tuple[Figure, str]:
     """Our speed over each library's, median and range over points: the figure and its caption."""
     packed = points.against_fp16(rivals)
-    whose = rivals["name"].where(~packed, rivals["name"] + ", FP16 beside packed")
+    whose = rivals["name"].where(~packed, rivals["name"] + " beside our packed weights")
+    dense = rivals["name"].eq(points.DENSE) & ~packed
+    whose = whose.where(~dense, rivals["name"] + " beside our FP16 weights")
     spread = rivals.groupby(whose, sort=False)["gain"].agg(["min", "median", "max", "size"])
     spread = spread.sort_values("median", kind="stable")
     labels = [f"{row.Index} ({row.size}): {row.median:.2f}×" for row in spread.itertuples()]
@@ -177,7 +174,7 @@ def libraries_described(table: Rows, evidence: Any) -> None:
             else:
                 line += " No figure on this GPU, here or published."
         lines.append(line)
-    display.say(_apart(every))
+    display.say(f"{points.widest_gap(every[every['origin'] == related.HERE])}\n\n{_apart(every)}".strip())
     head = "How many times as fast ours is, at best and at worst, library by library"
     display.fold_items(head, lines)
 
@@ -195,7 +192,7 @@ def _apart(every: Rows) -> str:
     return (
         f"The two kinds of figure differ most for {one['name']}, {one['where']}: ours is "
         f"{one['gain_there']:.2f} times as fast as its published figure, and {one['gain_here']:.2f} times as "
-        "fast as the package that was installed here."
+        "fast as the package that was installed here. So time a library on your own card before you choose."
     )
 
 
@@ -253,110 +250,54 @@ def every_comparison(every: Rows) -> Board:
     )
 
 
-# The lesson that climbs an operator's ladder.
-_SHOWN = {
-    **dict.fromkeys(("read", "write", "copy", "triad", "saxpy"), "01_bandwidth"),
-    **{"gemv": "03_coalescing", "gemv_rows": "03d_rows", "int4": "04b_ladder", "q8_0": "05b_decode"},
-    **{
-        "mmq": "05d_mmq",
-        "attention": "06_attention",
-        "decode_attention": "06d_decode",
-        "decode_step": "08_decoder",
-    },
-}
-
-
 def judged(rivals: Rows, evidence: Any, here: Lab) -> None:
-    """Say whether the prediction held: ahead where tuned, level where both only read bytes, behind
+    """Say which parts of the prediction held: ahead where tuned, level where both only read bytes, behind
     elsewhere.
     """
     if rivals.empty:
         return
     ahead = (rivals["gain"] > crossover.LEVEL).mean()
-    text = f"**Verdict**: at the shapes above ours is ahead at {ahead:.0%} of the points"
-    text += ", as predicted. " if ahead > 0.5 else "; ahead at most of them was predicted. "
+    held = "**Held**" if ahead > 0.5 else "**Failed**"
+    said = [f"*Ahead where tuned.* {held}: ours is ahead in {ahead:.0%} of the comparisons above."]
     lone = rivals[rivals["where"].str.startswith("INT4") & rivals["where"].str.endswith(" 1 token")]
     lone = lone[lone["name"] != "cuBLAS"]
     if len(lone):
         won, level = (lone["gain"] > crossover.LEVEL).sum(), 1 / crossover.LEVEL
         even = lone["gain"].between(level, crossover.LEVEL).sum()
-        text += "At one token, where ours and a library's INT4 product both read all bytes once, ours is "
-        text += f"ahead at all {won} points" if won == len(lone) else f"ahead at {won} of {len(lone)} points"
-        text += f" and level at {even}. " if even else ". "
-        if even < len(lone) / 2:
-            text += "“Level” does not hold there; why a library takes longer for its bytes was not measured. "
+        text = "**Held**" if even >= len(lone) / 2 else "**Failed**"
+        text += ": with INT4 weights and one token ours is "
+        text += f"ahead of all {won}" if won == len(lone) else f"ahead of {won} of {len(lone)}"
+        text += f" and level with {even}" if even else ""
+        text += ". Why a library takes longer for its bytes was not measured." if won else "."
+        said.append(f"*Level where both only read all bytes once.* {text}")
     worst = [_swept(here).min(), _least_drawn(evidence)]
-    least = min((each for each in worst if each == each), default=1.0)
-    if least < 1 / crossover.LEVEL:
-        text += (
-            "On lesson 07's shapes, most of which nothing was tuned for, ours does lose: at worst it runs "
-        )
-        text += f"at {least:.2f} times a library's speed."
-    display.say(text)
-
-
-def slower_rungs(evidence: Any, gpu: str) -> Rows:
-    """List the rungs that are slower than the one they change; these rungs."""
-    slower = regressions.rungs(evidence).sort_values("factor", ascending=False)
-    lines = [
-        f"- **{r.operator}/{r.rung}** ({r.idea}): {r.factor:.2f} times the time of `{r.below}`"
-        + (f" at the median of {r.shapes} shapes" if r.shapes > 1 else "")
-        + (
-            f": [lesson {_SHOWN[r.operator].partition('_')[0]}]({_SHOWN[r.operator]}.ipynb)"
-            if r.operator in _SHOWN
-            else ""
-        )
-        for r in slower.itertuples()
-    ]
-    display.say("\n".join(lines) if lines else f"No rung lost to the one that it changes on the {gpu}.")
-    return slower
-
-
-def given_up() -> None:
-    """Show what the sources' authors tried and gave up."""
-    given_up = regressions.given_up()
-    names = {"change": "Tried", "brought": "Brought", "gpu": "On", "where": "Source"}
-    display.table(given_up, names, caption="Tried and given up by the sources' authors", folded=True)
-
-
-def features_done() -> Rows:
-    """Say how many features are done; all of them with their places."""
-    coverage = pd.read_csv(paths.ROOT / "coverage.csv", dtype=str, keep_default_na=False)
-    coverage["word"] = coverage["status"]
-    done = coverage["status"] == "done"
-    coverage["place"] = related.places(coverage)
-    coverage["note"] = "Test: " + coverage["test"].str.partition("::")[2].str.replace(
-        "_", " "
-    ).str.removeprefix("test ")
-    display.say(f"{done.sum()} of {len(coverage)} features of the sources' code are done and tested.")
-    return coverage
-
-
-def features(coverage: Rows) -> Board:
-    """The list of features, to filter."""
-    controls = {"lesson": "Lesson", "status": "Status"}
-    return Board(
-        "features",
-        coverage,
-        controls=controls,
-        word="word",
-        text="feature",
-        lesson="place",
-        start={"lesson": "09"},
-        what="features",
-    )
+    least = min((each for each in worst if each == each), default=float("nan"))
+    if least == least:
+        text = "**Held**" if least < 1 / crossover.LEVEL else "**Failed**"
+        text += ": on lesson 07's shapes, most of which nothing was tuned for, ours runs at "
+        said.append(f"*Behind where not tuned.* {text}{least:.2f} times a library's speed at the worst.")
+    display.say("**Verdict**:\n\n" + "\n".join(f"- {each}" for each in said))
 
 
 def takeaway(rivals: Rows, gpu: str, behind: Rows, slower: Rows) -> None:
     """What to take away, computed."""
-    ahead = (rivals["gain"] > crossover.LEVEL).sum()
-    lines = [
-        f"- Against libraries measured beside it on the {gpu}, ours is ahead in {ahead} of {len(rivals)} "
-        f"comparisons, level in {len(rivals) - ahead - len(behind)} and behind in {len(behind)}."
-        if len(rivals)
-        else f"- No library was measured beside it on the {gpu}.",
-        "- Before you compare two kernels ask how many bits each weight has, and how many tokens there are.",
+    lines = [f"- No library was measured beside it on the {gpu}."]
+    if len(rivals):
+        at, ahead = points.turn(rivals).tokens, (rivals["gain"] > crossover.LEVEL).sum()
+        lines = [
+            f"- On the {gpu} ours is ahead in {ahead} of {len(rivals)} comparisons, level in "
+            f"{len(rivals) - ahead - len(behind)} and behind in {len(behind)}."
+        ]
+        if at == at:
+            lines.append(
+                "- Before you compare two kernels ask how many bits each weight has, and how many tokens "
+                f"there are: packed weights save bytes, not arithmetic. From {at:,.0f} tokens on time cuBLAS "
+                "too."
+            )
+    wins = (slower["least"] < 1 / crossover.LEVEL).sum()
+    lost = f"- {len(slower)} rungs of this course are slower than the rung that they change"
+    lines += [
         "- A comparison needs its two kernels, its shape, GPU, clock and day to be repeated.",
-        f"- {len(slower)} rungs of this course are slower than the rung that they change, and stay.",
+        f"{lost}; {wins} of them win at another shape." if wins else f"{lost}.",
     ]
     display.say("\n".join(lines))

@@ -1,5 +1,6 @@
 """The graph clock's states, the order of contestants, the host's clocks in turn, and what the meter reads."""
 
+import contextlib
 from dataclasses import replace
 
 import numpy as np
@@ -106,16 +107,46 @@ def entry(launched, name):
     return gate.Admitted(work, 0.0, np.ones(3), gate._digests([[np.ones(3)]]))
 
 
-def test_the_states_are_the_graph_clock_s_alone(monkeypatch):
+def test_the_states_are_the_graph_and_the_wall_clock_s_alone(monkeypatch):
     one = entry([], "a")
-    with pytest.raises(UsageError, match="graph clock alone has states"):
-        clock.measure([one], "wall", state="burst")
+    with pytest.raises(UsageError, match="graph and the wall clock alone have states"):
+        clock.measure([one], "event", state="burst")
+    with pytest.raises(UsageError, match="'burst' by event and wall"):
+        clock.measure([one, one], ["event", "wall"], state="burst")
     with pytest.raises(UsageError, match="'cold'"):
         clock.measure([one], "graph", state="cold")
     with pytest.raises(UsageError, match="share one clock"):
         clock.measure([one, one], ["graph", "wall"])
-    with pytest.raises(UsageError, match="state"):
-        Case("x", "op", "1", clock="wall", state="burst")
+    with pytest.raises(UsageError, match="'event' takes no 'burst'"):
+        Case("x", "op", "1", clock="event", state="burst")
+
+
+@pytest.mark.parametrize("takes_s, launches", [(0.001, 2), (0.03, 1)])
+def test_the_wall_clock_rests_before_a_burst_and_warms_up_a_short_launch_alone(
+    monkeypatch, takes_s, launches
+):
+    """A launch that heats the GPU by itself is not launched another time before its sample."""
+    log = []
+    now = iter(np.arange(1, 1000) * takes_s)
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(clock.time, "sleep", lambda seconds: log.append(round(seconds, 3)))
+    monkeypatch.setattr(clock, "Meter", contextlib.nullcontext)
+    one = entry(log, "a")
+    monkeypatch.setattr(one.__class__, "recheck", lambda self: None)
+    (timing,) = clock.measure([one], "wall", state="burst", samples=3)
+    assert log == ["a", "a", *3 * [clock.rest_s(takes_s), *launches * ["a"]]]
+    assert timing.median_us == pytest.approx(takes_s * 1e6) and timing.samples == 3
+
+
+def test_the_wall_clock_samples_one_that_has_run_by_itself(monkeypatch):
+    log = []
+    entries = [entry(log, "a"), entry(log, "b")]
+    monkeypatch.setattr(entries[0].__class__, "recheck", lambda self: None)
+    monkeypatch.setattr(clock, "SUSTAINED_WALL_S", 0.01)
+    timings = clock.measure(entries, "wall", state="sustained", samples=2)
+    after = log[4:]  # each was launched twice to tell how long it takes
+    assert len(after) > 8 and after == sorted(after, key=after[0].__ne__), "one after the other"
+    assert [each.samples for each in timings] == [2, 2]
 
 
 def test_contestants_of_the_host_s_clocks_take_turns_in_a_drawn_order(monkeypatch):

@@ -10,10 +10,12 @@ wall       the host's clock around each eager launch and a synchronize: what a c
 cold: the launches rotate over distinct copies of every operand, more than the L2 holds. warm: one copy.
 
 What a GPU did just before sets its clock rate: a kernel behind a neighbour at the power limit ran up to 34 %
-slower on an H200. The graph clock therefore measures in a named state where power or clock can hold a kernel:
+slower on an H200. Where power or clock can hold a kernel, the graph clock, and the wall clock of launches
+of milliseconds, therefore measure in a named state:
 
 burst      the GPU rests before every sample, so that no neighbour's heat counts
-sustained  the contestant alone runs for 300 ms before its samples count, so that it meets its own heat
+sustained  the contestant alone runs for 300 ms (by the wall clock: 2 s) before its samples count, so that it
+           meets its own heat
 after_cool each sample follows 80 ms of copies, which leave the clock high, and
 after_hot  80 ms of matrix products at the power limit: what an unfair neighbour costs (study `power`)
 (blank)    contestants take turns without a rest: for what power does not hold
@@ -23,6 +25,7 @@ In every state the order of contestants is drawn by a seed, and anew for each ro
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
@@ -47,11 +50,14 @@ CHAIN_US = (
 _MAX_CHAIN = 4000
 _WARM_UP_S = 0.05
 SUSTAINED_S = 0.3  # an H200's clock settles within 0.2 s of a kernel's own load
+# Of a decoder's steps, which power holds by little, only after a second or two.
+SUSTAINED_WALL_S = 2.0
 NEIGHBOUR_S = 0.08
 # A burst rests so long, or so many replays if they take longer, and at most a tenth of a second. On an H200
 # 10 ms before a chain of 2 ms and 35 ms before one of 7 ms give what 200 ms give, within 1 %; a chain of more
 # than 20 ms heats the GPU by itself.
 _REST_S, _REST_REPLAYS, _REST_MOST_S = 0.01, 5.0, 0.1
+_HEATS_US = 20e3
 
 
 @dataclass(frozen=True)
@@ -89,11 +95,12 @@ def rest_s(replay_s: float) -> float:
 
 def seconds(launch_us: float, samples: int, clock: str, state: str = "") -> float:
     """About how long `measure` takes for one contestant whose launch takes `launch_us` microseconds."""
-    if clock in HOST:
+    if clock in HOST and not state:
         return (samples + 2) * launch_us / 1e6
-    replay_s = max(CHAIN_US, 2 * launch_us) / 1e6  # a chain has at least two copies
+    # A chain of the graph clock has at least two copies.
+    replay_s = launch_us / 1e6 if clock in HOST else max(CHAIN_US, 2 * launch_us) / 1e6
     before_s = {
-        "sustained": SUSTAINED_S,
+        "sustained": SUSTAINED_WALL_S if clock in HOST else SUSTAINED_S,
         "burst": samples * (rest_s(replay_s) + replay_s),
         **dict.fromkeys(("after_cool", "after_hot"), samples * NEIGHBOUR_S),
     }
@@ -111,9 +118,10 @@ def measure(
     """Time gated contestants by the named clock and check their outputs again afterwards.
 
     `clock` may name one for each contestant, if all are clocks of the host ("event", "wall"), which then take
-    turns. `state` is a state of the graph clock. `seed` draws the order of contestants. Whether the result is
-    cold or warm is decided by how many copies the contestants hold. Raises GateError for a contestant that
-    has not been admitted, or whose output is wrong after timing: then there is no time.
+    turns. `state` is a state of the GPU, for the graph or the wall clock alone. `seed` draws the order of
+    contestants. Whether the result is cold or warm is decided by how many copies the contestants hold. Raises
+    GateError for a contestant that has not been admitted, or whose output is wrong after timing: then there
+    is no time.
     """
     for contestant in contestants:
         if not isinstance(contestant, Admitted):
@@ -125,12 +133,15 @@ def measure(
     named = set(clocks)
     if len(named) > 1 and not named <= set(HOST):
         raise UsageError(f"Contestants share one clock, or take turns by {' and '.join(HOST)}.")
-    if state and (state not in STATES or named != {"graph"}):
+    if state and (state not in STATES or named not in ({"graph"}, {"wall"})):
         raise UsageError(
-            f"The graph clock alone has states, {', '.join(STATES[:-1])}; {state!r} is not one of them."
+            f"The graph and the wall clock alone have states, {', '.join(STATES[:-1])}, unlike {state!r} by "
+            f"{' and '.join(sorted(named))}."
         )
     order = np.random.default_rng(seed)
-    if named <= set(HOST):
+    if state and named == {"wall"}:
+        timings = _wall(contestants, samples, state, order)
+    elif named <= set(HOST):
         timings = _host(contestants, clocks, samples, order)
     else:
         timings = _graph(contestants, samples, state, order)
@@ -154,6 +165,31 @@ def _host(
                 if sample >= 0:
                     series[i].append(us)
     return [Timing.of(times) for times in series]
+
+
+def _wall(
+    contestants: Sequence[Admitted], samples: int, state: str, order: np.random.Generator
+) -> list[Timing]:
+    """By the wall clock in a named state: a chain is one launch, awaited."""
+
+    def replay_us(replay: Callable[[], None]) -> float:
+        anywhere = contestants[0].work.outputs[0][0]
+        synchronize(anywhere)
+        start = time.perf_counter()
+        replay()
+        synchronize(anywhere)
+        return (time.perf_counter() - start) * 1e6
+
+    def chain(work: Work) -> Chain:
+        copies = itertools.cycle(range(work.copies))
+
+        def launch() -> None:
+            work.launch(next(copies))
+
+        return Chain(launch, 1, [replay_us(launch) for _ in range(2)][-1])
+
+    found = [chain(one.work) for one in contestants]
+    return _in_state(found, replay_us, samples, state, order, SUSTAINED_WALL_S)
 
 
 def _waited_us(work: Work, copy: int) -> float:
@@ -195,16 +231,35 @@ Replay = Callable[[Callable[[], None]], float]  # replays a chain and gives the 
 def _graph(
     contestants: Sequence[Admitted], samples: int, state: str, order: np.random.Generator
 ) -> list[Timing]:
-    with chains(contestants) as (replay_us, captured), Meter() if state else nullcontext() as meter:
-        series, spans = sampled(captured, replay_us, samples, state, order)
+    with chains(contestants) as (replay_us, captured):
+        return _in_state(captured, replay_us, samples, state, order)
+
+
+def _in_state(
+    chains: Sequence[Chain],
+    replay_us: Replay,
+    samples: int,
+    state: str,
+    order: np.random.Generator,
+    alone_s: float = SUSTAINED_S,
+) -> list[Timing]:
+    with Meter() if state else nullcontext() as meter:
+        series, spans = sampled(chains, replay_us, samples, state, order, alone_s)
         readings = [meter.during(each) if meter else None for each in spans]
     return [Timing.of(*each) for each in zip(series, readings, strict=True)]
 
 
 def sampled(
-    chains: Sequence[Chain], replay_us: Replay, samples: int, state: str, order: np.random.Generator
+    chains: Sequence[Chain],
+    replay_us: Replay,
+    samples: int,
+    state: str,
+    order: np.random.Generator,
+    alone_s: float = SUSTAINED_S,
 ) -> tuple[list[list[float]], list[list[tuple[float, float]]]]:
-    """Microseconds a launch, and when (time.perf_counter) each sample was taken: a list for each chain."""
+    """Microseconds a launch, and when (time.perf_counter) each sample was taken: a list for each chain.
+    `alone_s`: seconds that each runs before its samples where `state` is sustained.
+    """
     series: list[list[float]] = [[] for _ in chains]
     spans: list[list[tuple[float, float]]] = [[] for _ in chains]
 
@@ -215,7 +270,7 @@ def sampled(
 
     if state == "sustained":
         for i in order.permutation(len(chains)):
-            load(chains[i], replay_us, SUSTAINED_S)
+            load(chains[i], replay_us, alone_s)
             for _ in range(samples):
                 sample(i)
         return series, spans
@@ -229,7 +284,8 @@ def sampled(
         for i in order.permutation(len(chains)):
             if state == "burst":
                 time.sleep(rest_s(chains[i].us / 1e6))
-                replay_us(chains[i].replay)  # an idle GPU takes a moment to raise its clocks
+                if chains[i].us < _HEATS_US:
+                    replay_us(chains[i].replay)  # an idle GPU takes a moment to raise its clocks
             if neighbour is not None:
                 load(Chain(neighbour, 1, 0.0), replay_us, NEIGHBOUR_S)
             sample(i)

@@ -89,12 +89,12 @@ def _canonical(text: str) -> str:
 @dataclass(frozen=True)
 class Case:
     """One thing to measure: an implementation of an operator on one shape, under a named cache and clock, and
-    for the graph clock in a named state of the GPU, or "" where power does not hold it.
+    for the graph and the wall clock in a named state of the GPU, or "" where power does not hold it.
 
     Sizes are elements (n, k, seq, head_dim, window), tokens (batch) or counts (heads, kv_heads); None means
     that the operator has no such size. `options` holds the tunables in any order and is kept sorted.
     UsageError if a name holds a space, comma, quote or "=", a size is not a whole number, kind, cache, clock
-    or state is not a known word, or a clock other than graph is given a state."""
+    or state is not a known word, or a clock other than graph and wall is given a state."""
 
     study: str
     operator: str
@@ -142,8 +142,10 @@ class Case:
             if getattr(self, name) not in known:
                 words = ", ".join(word or '""' for word in known)
                 raise UsageError(f"A case's {name} is one of {words}, not {getattr(self, name)!r}.")
-        if self.state and self.clock != "graph":
-            raise UsageError(f"The graph clock alone has states, so {self.clock!r} takes no {self.state!r}.")
+        if self.state and self.clock not in ("graph", "wall"):
+            raise UsageError(
+                f"The graph and the wall clock alone have states, so {self.clock!r} takes no {self.state!r}."
+            )
 
     @functools.cached_property
     def id(self) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -342,9 +343,8 @@ class Decode(Study):
         self, case: Case, admitted: gate.Admitted, timing: clock.Timing, predicted_us: float | None
     ) -> dict[str, Any]:
         steps = turns_of(case)
-        each = clock.Timing(
-            timing.median_us / steps, timing.q1_us / steps, timing.q3_us / steps, timing.samples
-        )
+        of_step = {name: getattr(timing, name) / steps for name in ("median_us", "q1_us", "q3_us")}
+        each = replace(timing, **of_step)
         found = super().row(case, admitted, each, predicted_us)
         return {**found, "tok_s": (case.batch or 1) * 1e6 / each.median_us}
 

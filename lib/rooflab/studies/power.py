@@ -17,7 +17,7 @@ import pandas as pd
 from rooflab.ops import gemv as gemv_op
 from rooflab.ops import stream
 from rooflab.records.case import Case
-from rooflab.studies import attention, bandwidth, gemv, int4, mmq, q8_0
+from rooflab.studies import attention, bandwidth, decode, gemv, int4, mmq, q8_0
 from rooflab.studies.base import Sized, Study
 from rooflab.studies.borrowing import Borrowing
 
@@ -30,6 +30,7 @@ _OWNERS: dict[str, Study] = {
     "q8_0": q8_0.Q8(),
     "mmq": mmq.Mmq(),
     **dict.fromkeys(("attention", "decode_attention"), attention.Attention()),
+    "decode": decode.Decode(),
 }
 
 
@@ -56,6 +57,8 @@ def leading(effort: str = "full", device: Sized | None = None) -> list[Case]:
         *_mmq(mmq.PROMPTS[0]),
         *_attention(128, attention.LENGTHS[place], device=device),
         *_fastest_decode(context),
+        *(_tokens("fp16", decode.LARGE, device) if effort == "full" else []),
+        *(c for c in decode.large(device) if c.impl == decode.GRAPH and effort == "full"),
     ]
 
 
@@ -69,6 +72,8 @@ def more(device: Sized | None = None) -> list[Case]:
         *_attention(128, middle, device=device),
         *attention.leading(_attention(128, last, device=device, causal=False)),
         *(case for width, window in attention.WINDOWED for case in _attention(width, last, window, device)),
+        *(case for format in ("q8_0", "int4_g128") for case in _tokens(format, decode.LARGE, device)),
+        *(case for format in decode.FORMATS for case in _tokens(format, decode.MODEL, device)),
     ]
 
 
@@ -96,6 +101,12 @@ def _attention(
 def _fastest_decode(context: int) -> list[Case]:
     usual = attention.op.decode_default(128, attention.HEADS // attention.KV_HEADS)
     return [c for c in attention.decode(context) if c.kind == "peer" or c.impl == usual]
+
+
+def _tokens(format: str, model: str, device: Sized | None) -> list[Case]:
+    """The engine's rung over few steps, whose launch is short enough for a burst."""
+    best = decode.best(format, device, model)
+    return [c for c in decode.ladder(format, device, model, steps=decode.FEW) if c.impl == best]
 
 
 def in_states(cases: Iterable[Case], states: Sequence[str]) -> list[Case]:
@@ -154,7 +165,7 @@ def held(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 SIZES = ["n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window", "causal"]
-_KEYS = ["operator", "impl", "kind", "format", *SIZES, "options"]
+_KEYS = ["operator", "impl", "kind", "format", "model", *SIZES, "options"]
 
 
 def _by_state(rows: pd.DataFrame) -> pd.DataFrame:
@@ -175,13 +186,13 @@ def rivals(rows: pd.DataFrame, state: str) -> pd.DataFrame:
     """
     mine = rows[(rows["state"] == state) & rows["median_us"].notna()]
     found = []
-    for key, group in mine.groupby(["operator", *SIZES], dropna=False, sort=False):
+    for key, group in mine.groupby(["operator", "model", *SIZES], dropna=False, sort=False):
         own = group[group["kind"] == "own"].sort_values("median_us")
         peers = group[group["kind"] != "own"].sort_values("median_us")
         if len(own) and len(peers):
             ours, best = own.iloc[0], peers.iloc[0]
             found.append(
-                dict(zip(["operator", *SIZES], key, strict=True))
+                dict(zip(["operator", "model", *SIZES], key, strict=True))
                 | {"ours": ours["impl"], "ours_us": ours["median_us"]}
                 | {"peer": best["impl"], "peer_us": best["median_us"]}
                 | {"ratio": best["median_us"] / ours["median_us"]}

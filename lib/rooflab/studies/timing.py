@@ -14,7 +14,7 @@ from rooflab.records.case import Case
 
 def turn(case: Case) -> tuple[str, str]:
     """What contestants of one comparison share of clock and state: the clocks of the host take turns."""
-    return ("host", "") if case.clock in clock.HOST else (case.clock, case.state)
+    return ("host" if case.clock in clock.HOST else case.clock), case.state
 
 
 def timed(

@@ -121,7 +121,7 @@ def test_the_states_are_the_graph_and_the_wall_clock_s_alone(monkeypatch):
         Case("x", "op", "1", clock="event", state="burst")
 
 
-@pytest.mark.parametrize("takes_s, launches", [(0.001, 2), (0.03, 1)])
+@pytest.mark.parametrize("takes_s, launches", [(0.001, 2), (0.06, 1)])
 def test_the_wall_clock_rests_before_a_burst_and_warms_up_a_short_launch_alone(
     monkeypatch, takes_s, launches
 ):

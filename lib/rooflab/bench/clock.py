@@ -57,7 +57,7 @@ NEIGHBOUR_S = 0.08
 # 10 ms before a chain of 2 ms and 35 ms before one of 7 ms give what 200 ms give, within 1 %; a chain of more
 # than 20 ms heats the GPU by itself.
 _REST_S, _REST_REPLAYS, _REST_MOST_S = 0.01, 5.0, 0.1
-_HEATS_US = 20e3
+_HEATS_US = 50e3  # a launch so long is its own warm-up
 
 
 @dataclass(frozen=True)

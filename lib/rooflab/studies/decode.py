@@ -67,7 +67,8 @@ def _case(
     kind = "peer" if impl in hf.VARIANTS else "baseline" if impl in PLAIN[:2] else "own"
     tuned = options(steps=steps, head=head) if head != format else options(steps=steps)
     named = ("decode", work, impl, kind, format, model, "random")
-    return Case(*named, batch=batch, seq=seq, options=tuned, cache="", clock="wall")
+    state = "sustained" if model == LARGE else ""  # its steps draw all the power that a card may
+    return Case(*named, batch=batch, seq=seq, options=tuned, cache="", clock="wall", state=state)
 
 
 def rungs(device: Sized | None = None) -> tuple[str, ...]:
@@ -343,8 +344,7 @@ class Decode(Study):
         self, case: Case, admitted: gate.Admitted, timing: clock.Timing, predicted_us: float | None
     ) -> dict[str, Any]:
         steps = turns_of(case)
-        of_step = {name: getattr(timing, name) / steps for name in ("median_us", "q1_us", "q3_us")}
-        each = replace(timing, **of_step)
+        each = replace(timing, **{q: getattr(timing, q) / steps for q in ("median_us", "q1_us", "q3_us")})
         found = super().row(case, admitted, each, predicted_us)
         return {**found, "tok_s": (case.batch or 1) * 1e6 / each.median_us}
 

@@ -17,7 +17,7 @@ import pandas as pd
 from rooflab.ops import gemv as gemv_op
 from rooflab.ops import stream
 from rooflab.records.case import Case
-from rooflab.studies import attention, bandwidth, decode, gemv, int4, mmq, q8_0
+from rooflab.studies import attention, bandwidth, decode, gemv, int4, mmq, prefill, q8_0
 from rooflab.studies.base import Sized, Study
 from rooflab.studies.borrowing import Borrowing
 
@@ -31,6 +31,7 @@ _OWNERS: dict[str, Study] = {
     "mmq": mmq.Mmq(),
     **dict.fromkeys(("attention", "decode_attention"), attention.Attention()),
     "decode": decode.Decode(),
+    "prefill": prefill.Prefill(),
 }
 
 
@@ -57,6 +58,7 @@ def leading(effort: str = "full", device: Sized | None = None) -> list[Case]:
         *_mmq(mmq.PROMPTS[0]),
         *_attention(128, attention.LENGTHS[place], device=device),
         *_fastest_decode(context),
+        *(_prompts(prefill.TRACED) if effort == "full" else []),
         *(_tokens("fp16", decode.LARGE, device) if effort == "full" else []),
         *(c for c in decode.large(device) if c.impl == decode.GRAPH and effort == "full"),
     ]
@@ -72,6 +74,7 @@ def more(device: Sized | None = None) -> list[Case]:
         *_attention(128, middle, device=device),
         *attention.leading(_attention(128, last, device=device, causal=False)),
         *(case for width, window in attention.WINDOWED for case in _attention(width, last, window, device)),
+        *_prompts(prefill.PROMPTS[-1]),
         *(case for format in ("q8_0", "int4_g128") for case in _tokens(format, decode.LARGE, device)),
         *(case for format in decode.FORMATS for case in _tokens(format, decode.MODEL, device)),
     ]
@@ -101,6 +104,12 @@ def _attention(
 def _fastest_decode(context: int) -> list[Case]:
     usual = attention.op.decode_default(128, attention.HEADS // attention.KV_HEADS)
     return [c for c in attention.decode(context) if c.kind == "peer" or c.impl == usual]
+
+
+def _prompts(tokens: int) -> list[Case]:
+    """The engine's way with FP16 weights, and its strongest peer."""
+    wanted = prefill.ways("fp16")[-1], prefill.PEERS[-1]
+    return [case for case in prefill.ladder("fp16", (tokens,)) if case.impl in wanted]
 
 
 def _tokens(format: str, model: str, device: Sized | None) -> list[Case]:

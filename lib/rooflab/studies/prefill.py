@@ -14,6 +14,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -64,6 +65,11 @@ def _case(impl: str, format: str, model: str, seq: int, operator: str = "prefill
     return Case(*named, batch=1, seq=seq, options=more, cache="", clock="wall")
 
 
+def _timed(impl: str, format: str, model: str, seq: int) -> Case:
+    """A prompt after a rest: power holds products, so a neighbour's heat would count."""
+    return replace(_case(impl, format, model, seq), state="burst")
+
+
 def ways(format: str) -> list[str]:
     """Names of the engine's ways with weights of a format: MMQ, plain or fused, is for Q8_0 alone."""
     return [name for name in engine.PROMPTS if name not in ("2_mmq", "7_fused") or format == "q8_0"]
@@ -101,23 +107,23 @@ def ladder(
     found, few = [], format == "int4_g128"
     for seq in [whole] if few else prompts:
         if format == "fp16" and model in hf.MODELS:
-            found += [_case(impl, format, model, seq) for impl in PEERS]
+            found += [_timed(impl, format, model, seq) for impl in PEERS]
         for name in ways(format)[-1:] if few else ways(format):
             if seq <= SCALAR or not engine.PROMPTS[name].attention.startswith("1_"):
-                found.append(_case(name, format, model, seq))
+                found.append(_timed(name, format, model, seq))
     return found
 
 
 def large(prompts: Sequence[int] = PROMPTS[1:2]) -> list[Case]:
     """The last way on the shapes of a model five times the size."""
     return [
-        _case(ways(format)[-1], format, decode.LARGE, seq) for format in ("fp16", "q8_0") for seq in prompts
+        _timed(ways(format)[-1], format, decode.LARGE, seq) for format in ("fp16", "q8_0") for seq in prompts
     ]
 
 
 def others() -> list[Case]:
     """A decoder of another kind, the source's, on the source's prompt."""
-    return [_case("gemma", "q8_0", decode.GEMMA, TRACED)]
+    return [_timed("gemma", "q8_0", decode.GEMMA, TRACED)]
 
 
 class Prefill(Study):

@@ -169,7 +169,7 @@ class Machine:
             us = count.flops / (0.7e6 * (getattr(self.spec, count.roof) or self.spec.fp32) * share)
         else:
             us = float(held["median_us"]) * 4800 / self.spec.dram_gb_s if held else 25.0
-        if "decode" in (case.study, case.operator):  # whose launch makes several tokens
+        if "steps=" in case.options and case.study in ("decode", "power"):  # a launch makes several tokens
             us *= int(dict(word.split("=") for word in case.options.split())["steps"])
         return clock.Timing(us, 0.99 * us, 1.01 * us, samples)
 

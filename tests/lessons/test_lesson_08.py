@@ -279,13 +279,17 @@ def test_what_is_left_follows_the_rows(h200, rows, monkeypatch):
         here = here[here["seq"] == decode.PROMPT]
         lesson_08_phases.what_is_left(here, climbs, roof, "G")
         lesson_08_steps.losses(climbs, "int4_g128", found, {})
-        lesson_08_ladder.larger_model(found)
+        lesson_08_ladder.larger_model(found, h200)
     assert "A token's 141 phases" in texts[0] and "a phase costs about as much in every format" in texts[1]
     tops = {format: ablation.best(rows, decode.MODEL, format)["median_us"] for format in decode.FORMATS}
     assert f"**INT4 is level with Q8_0, {tops['int4_g128']:.0f} and {tops['q8_0']:.0f}" in texts[1]
     assert "With equal heads INT4 makes" not in texts[1]
     assert "3 steps lose in INT4: 4_tma" in texts[2] and "Why was not measured." in texts[2]
-    assert "come first: llama-3-8b" in texts[3] and "- In FP16 `7_split_k` is the fastest" in texts[3]
+    assert "llama-3-8b: where other rungs come first" in texts[3]
+    assert "- In FP16 `7_split_k` is the fastest" in texts[3]
+    assert (
+        "- A token by `7_split_k` in FP16 takes" in texts[3] and "holds the clock down for power" in texts[3]
+    )
     assert "is level with" not in "".join(texts[4:])
     assert "No step is slower than the one that it builds on." in texts[4:]
     told = rf"INT4, 9_flags_in_data: {tops['int4_g128']:.0f} µs, 2\d\d and 141 × 2\.\d\d"

@@ -130,3 +130,21 @@ def says(found: pd.DataFrame) -> str:
         text += f"Farthest behind: {worst['shape']}, {times(worst['burst'])} times "
         text += f"{worst['burst_peer']}'s speed."
     return text
+
+
+def of_a_work(rows: pd.DataFrame, what: str) -> str:
+    """What `what`, one kind of work in several states, takes in each, in a sentence; empty unless `rows` have
+    it in a burst and sustained.
+    """
+    mine = rows[rows["median_us"].notna()].drop_duplicates("state").set_index("state")
+    if not {"burst", "sustained"} <= set(mine.index):
+        return ""
+    us = mine["median_us"]
+    text = f"{what} takes {us['burst'] / 1e3:.2f} ms after a rest (*burst*) and "
+    text += f"{us['sustained'] / 1e3:.2f} ms while it runs on by itself (*sustained*)"
+    if "after_hot" in us:
+        text += f"; right behind matrix products {us['after_hot'] / 1e3:.2f} ms"
+    held = mine["power_capped"]["sustained"]
+    if held > 0.5:
+        text += f". Sustained, the driver holds the clock down for power in {held:.0%} of the readings"
+    return f"{text}."

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
-from rooflab.analysis import ablation
+from rooflab.analysis import ablation, states
+from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.pages.lesson_08_predictions import without_roofs
 from rooflab.studies import decode
@@ -45,10 +46,23 @@ def short_name(name: str) -> str:
     return f"rung {number}" if number.isdigit() else name
 
 
-def larger_model(rows: Rows) -> None:
-    """Say, folded, where the larger model's fastest way is another."""
-    if other := _larger_model(rows):
-        display.fold_items(f"Where other rungs come first: {decode.LARGE}", [other])
+def larger_model(rows: Rows, lab: Lab) -> None:
+    """Say, folded, where the larger model's fastest way is another, and what its steps take in other states
+    of the GPU.
+    """
+    said = [_larger_model(rows), *_in_states(lab)]
+    if any(said):
+        display.fold_items(f"{decode.LARGE}: where other rungs come first, and power", [*filter(None, said)])
+
+
+def _in_states(lab: Lab) -> list[str]:
+    found = display.power_rows(lab, "decode")
+    found = found[(found.kind == "own") & (found.model == decode.LARGE)]
+    each = found.groupby(["impl", "format"], sort=False)
+    told = [states.of_a_work(g, f"A token by `{i}` in {ablation.FORMATS[f]}") for (i, f), g in each]
+    if not any(told):
+        return []
+    return ["Its steps draw all the power that the GPU may, so they are timed *sustained*.", *told]
 
 
 def _larger_model(rows: Rows) -> str:

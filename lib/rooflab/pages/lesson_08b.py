@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab.analysis import ablation
+from rooflab.analysis import ablation, states
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
@@ -41,7 +41,19 @@ def measured(lab: Lab, prompt: int | None) -> tuple[Lab, Rows, list[int], int, d
     seqs = sorted(set(rows.seq.astype(int)))
     prompt = prompt or (1848 if 1848 in seqs else seqs[-1])
     climbs = {format: ablation.prompts(rows, format, prompt) for format in ablation.FORMATS}
+    if rows.state.eq("burst").all():
+        said = "Power limits matrix products, so each prompt is timed after a rest, in a "
+        said += "[*burst*](00b_clocks.ipynb). "
+        display.say(said + _in_states(lab, rows, prompt))
     return lab, rows, seqs, prompt, climbs
+
+
+def _in_states(lab: Lab, rows: Rows, prompt: int) -> str:
+    """What a prompt by our fastest way takes in other states of the GPU, where that was measured."""
+    found = display.power_rows(lab, "prefill")
+    found = found[(found.kind == "own") & (found.seq == prompt)]
+    names = {f"`{row.impl}` in {ablation.FORMATS[row.format]}" for row in found.itertuples()}
+    return states.of_a_work(found, names.pop()) if len(names) == 1 else ""
 
 
 def bounds(model: Any, peaks: dict[str, Any]) -> Rows:

@@ -135,6 +135,8 @@ def lost(one, how):
 )
 def test_a_lost_process_stops_the_others_with_a_sentence(how, says):
     began = time.monotonic()
+    # Only a silent one is waited for: a second may pass on a loaded machine before another's end is seen.
+    patience_s = 1 if how == "silent" else 50
     with pytest.raises((world.LostProcess, UsageError), match=says):
-        world.run(3, lost, how, patience_s=1)
-    assert time.monotonic() - began < 10 + 5  # the start of three processes beside what they wait
+        world.run(3, lost, how, patience_s=patience_s)
+    assert time.monotonic() - began < 50, "none waits for the minute that process 1 sleeps"

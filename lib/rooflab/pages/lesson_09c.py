@@ -155,7 +155,7 @@ def _apart(every: Rows) -> str:
     apart = both["gain_there"] / both["gain_here"]
     one = both.loc[apart.where(apart >= 1, 1 / apart).idxmax()]
     return (
-        f"The two kinds of figure differ most for {one['name']}, {one['where']}: ours is "
+        f"Published and measured figures differ most for {one['name']}, {one['where']}: ours is "
         f"{one['gain_there']:.2f} times as fast as its published figure, and {one['gain_here']:.2f} times as "
         "fast as the package that was installed here. So time a library on your own card before you choose."
     )

@@ -17,6 +17,7 @@ from rooflab.view.diagram.svg import BLUE
 from rooflab.words import counted, listed
 
 DENSE = "cuBLAS"  # multiplies FP16 weights, whatever ours are
+_APART = 0.25  # shares that differ by less make no rule
 _PRODUCT = ["format", "n", "k", "tokens", "gain"]
 _SWEPT = {"int4_g128": "INT4", "q8_0": "Q8_0"}
 _WHO = {
@@ -91,9 +92,9 @@ def rule(found: Rows) -> Rule:
 
 def _parted(values: pd.Series, low: pd.Series) -> float:
     """The value that parts those that are `low` from the rest best: the largest share of `low` lies below it
-    less the share of the rest that does. NaN where none has a larger one.
+    less the share of the rest that does. NaN where that difference is small.
     """
-    best, at = 0.0, float("nan")
+    best, at = _APART, float("nan")
     for value in sorted(values.unique())[1:]:
         below = values < value
         apart = below[low].mean() - below[~low].mean()
@@ -209,7 +210,7 @@ def by_shape(rivals: Rows, gpu: str, here: Lab) -> tuple[Figure, str] | None:
         for who, (label, marker, colour) in _WHO.items():
             those = mine[word == who]
             where = [place[each] for each in zip(those["n"], those["k"], strict=True)]
-            ax.plot(those["tokens"], where, marker, color=colour, markersize=5.5, label=label)
+            ax.plot(those["tokens"], where, marker, color=colour, markersize=5, label=label)
         if at == at:
             ax.axvline(at / 1.12, color="black", linewidth=1, linestyle=":")
         ax.set_yticks(range(len(rows)), [_matrix(each) for each in rows], fontsize=8)
@@ -226,4 +227,8 @@ def by_shape(rivals: Rows, gpu: str, here: Lab) -> tuple[Figure, str] | None:
         for mine in [found["format"] == name]
     ]
     dotted = f" Dotted: {at:,.0f} tokens begin." if at == at else ""
-    return fig, f"{title}, by matrix (the larger the higher) and tokens, {gpu}. {'; '.join(told)}.{dotted}"
+    return (
+        fig,
+        f"{title}, by matrix (the larger the higher) and tokens, {gpu}, lesson 07's sweep included. "
+        f"{'; '.join(told)}.{dotted}",
+    )

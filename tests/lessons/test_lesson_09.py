@@ -2,12 +2,13 @@
 
 import re
 
+import pandas as pd
 import pytest
 from rooflab import claims, ops, paths
 from rooflab.analysis import regressions, related
 from rooflab.analysis.evidence import Evidence
 from rooflab.claims import scorecard
-from rooflab.pages import lesson_09_verdicts, lesson_09c_lost
+from rooflab.pages import lesson_09_verdicts, lesson_09c_lost, lesson_09c_points
 from rooflab.records.store import Store
 from rooflab.studies import static
 from rooflab.verify import mutants, mutations, suite
@@ -135,3 +136,21 @@ def test_the_flow_of_statements_adds_up(verdicts):
     assert len(rows) == 3 and [sum(each) for each in zip(*rows[:2], strict=True)] == rows[2]
     for stated, left, judged, *words in rows:
         assert stated - left == judged == sum(words)
+
+
+def test_a_verdict_says_whether_our_fastest_kernel_was_asked(verdicts):
+    ours = verdicts.set_index("id")["ours"]
+    assert ours[["A-13", "A-14", "C-E5", "D-10"]].all() and not ours[["A-9", "B-4", "B-7", "C-E11"]].any()
+    kinds = {s.id: lesson_09_verdicts.kind(s) for s in claims.stated() if s.tests}
+    assert [kinds[one] for one in ("A-9", "A-7", "C-E5", "A-2")] == list(lesson_09_verdicts.KINDS[:4])
+
+
+def test_a_rule_of_tokens_names_the_small_matrices_that_break_it():
+    rows = [("INT4", n, n, tokens, 2.0) for n in (512, 4096, 8192) for tokens in (1, 16, 128, 256)]
+    found = pd.DataFrame(rows, columns=["format", "n", "k", "tokens", "gain"])
+    assert lesson_09c_points.rule(found).few_ahead == len(found), "no rule where ours is ahead of all"
+    found.loc[found["tokens"] >= 128, "gain"] = 0.9
+    found.loc[(found["n"] == 512) & (found["tokens"] == 16), "gain"] = 1.0
+    by = lesson_09c_points.rule(found)
+    assert (by.tokens, by.few, by.few_ahead, by.many, by.many_ahead) == (128, 6, 5, 6, 0)
+    assert by.others == [(512, 512)] and by.small

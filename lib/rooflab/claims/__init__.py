@@ -61,7 +61,8 @@ class Test:
     printed by `form`; it should meet `bar`, and `refuted` is what its author would take for a refutation
     (None: anything but the bar). A restatement has an `id`, a sentence and a `reason` of its own where a
     lesson shows it; one that `opposes` its claim expects the contrary and rescues nothing by holding; one of
-    `direction` asks which of two is faster and not by how much. `where` narrows all recorded rows that the
+    `direction` asks which of two is faster and not by how much; one that is `ours` is asked of this course's
+    fastest kernel, whatever the author's does. `where` narrows all recorded rows that the
     measure reads to those with these values, a power state for one.
     """
 
@@ -82,6 +83,7 @@ class Test:
     reason: str = ""
     opposes: bool = False
     direction: bool = False
+    ours: bool = False
 
     def bars(self) -> str:
         """The claim's bar and the measurement that would refute it, in words."""
@@ -121,7 +123,8 @@ class Claim:
 
 class Verdict(NamedTuple):
     """What the rows say: one of VERDICTS, by which test (in words), of which contestant, the value and the
-    same in words, or why there is none; `by`, if the measure names it, is who reached it.
+    same in words, or why there is none; `by`, if the measure names it, is who reached it; `ours`, whether the
+    test asked this course's fastest kernel.
     """
 
     word: str
@@ -130,6 +133,7 @@ class Verdict(NamedTuple):
     measured: str = ""
     value: float = float("nan")
     by: str = ""
+    ours: bool = False
 
 
 # --- the files ----------------------------------------------------------------------------------------------
@@ -252,7 +256,7 @@ def judge(test: Test, evidence: Evidence, subject: str = "", **changed: Any) -> 
     """
     subject = subject or test.subject
     args = _of_subject({**test.args, **changed}, subject)
-    asked = Verdict(UNRECORDED, test.asked(), subject)
+    asked = Verdict(UNRECORDED, test.asked(), subject, ours=test.ours or subject == BEST)
     try:
         found = MEASURES[test.measure](evidence.only(**test.where) if test.where else evidence, **args)
     except NoEvidence as missing:

@@ -45,7 +45,7 @@ def board(claims: Iterable[Claim], evidence: Evidence) -> pd.DataFrame:
             {
                 **{"id": claim.id, "source": claim.source, "line": claim.line, "group": claim.group},
                 **{"says": claim.says, "tested": found.tested, "measured": found.measured},
-                **{"value": found.value, "verdict": found.word},
+                **{"value": found.value, "verdict": found.word, "ours": found.ours},
                 **{"best": verdict_of_best(claim, evidence, found), "lesson": claim.lesson},
                 "points": claim.points,
             }
@@ -73,6 +73,7 @@ def goals(evidence: Evidence) -> pd.DataFrame:
         rows.append(
             {
                 **{"lesson": claim.id.partition("-")[0], "kind": claim.group},
+                **{"set": "first" if claim.lesson else "later"},
                 "says": f"{claim.says}: {test.quantity}" if test.quantity else claim.says,
                 **{"asked": test.bars(), "reached": found.measured + (f" ({found.by})" if found.by else "")},
                 **{"value": found.value, "verdict": found.word},

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
 from rooflab import claims
 from rooflab.claims import scorecard
 from rooflab.pages import Opening, Rows, lesson_09_verdicts
@@ -18,16 +16,30 @@ _VERBS = {claims.HOLDS: "hold as stated", claims.RESCALED: "rescaled"}
 _VERBS |= {claims.DIRECTION: "in direction only", claims.SHORT: "fall short"}
 _VERBS |= {claims.REFUTED: "are refuted"}
 
-_MEANS = {
-    claims.HOLDS: "the bar is met as it was stated.",
-    claims.RESCALED: "the bar was for one card or one kernel. Restated as a share of this GPU's roof, or "
-    "asked of our fastest kernel, it is met.",
-    claims.DIRECTION: "the ratio is another one here, but what was said to be faster is faster.",
-    claims.SHORT: "better than the value that the author says would refute it, but not as good as predicted.",
-    claims.REFUTED: "none of these.",
-    claims.ELSEWHERE: "another machine or the author's own code is needed.",
-    claims.UNRECORDED: "this recording lacks the row.",
+# The judge's steps: it stops at the first bar that is met.
+_STEPS = {
+    claims.HOLDS: "**As stated.** The author's kernel, rebuilt in this course, or library call is timed by "
+    "the author's clock where that is known, else as a kernel alone with weights read from memory. The bar "
+    "is the author's.",
+    claims.RESCALED: "**Restated**, where the bar belongs to one card, kernel or setting: as the same share "
+    "of this GPU's roof, asked of our fastest kernel, or by a neighbouring quantity or bar, which the "
+    "appendix names.",
+    claims.DIRECTION: "**Direction alone.** Is faster here what was said to be faster, by any factor?",
+    claims.SHORT: "No bar is met, but neither is the value that the author says would refute the claim.",
+    claims.REFUTED: "No bar is met.",
 }
+_PROVES = {
+    claims.RESCALED: "Asked of our kernel or as a share, it shows that the target can be reached on this "
+    "GPU. It does not show that the author's kernel reaches it.",
+    claims.DIRECTION: "It says nothing of the size.",
+}
+_OPEN = {
+    claims.ELSEWHERE: "another machine or the author's own code is needed",
+    claims.UNRECORDED: "this recording lacks the row",
+}
+
+# Claims asked of our fastest kernel, with the same claim asked of the author's by the author's clock.
+_TWICE = (("A-13", "B-4"), ("A-14", "B-7"))
 
 # Statements that are drawn: a share of the roof, a direction, a refuted figure.
 _EXAMPLES = ("C-E5", "D-12", "A-2")
@@ -41,19 +53,19 @@ def opening(verdicts: Rows, gpu: str) -> Opening:
     answer = f"Of {sum(whole[word] for word in of)} published statements about speed that can be tested on "
     answer += f"the {gpu}, {listed([f'{whole[word]} {_VERBS[word]}' for word in of])}."
     means = {
-        claims.RESCALED: "*rescaled*: true of this GPU once the figure is put as a share of its roof, or "
-        "asked of our fastest kernel",
+        claims.RESCALED: "*rescaled*: met as a share of this GPU's roof, by our fastest kernel, or by "
+        "another bar than the author's",
         claims.DIRECTION: "*in direction only*: what was said to be faster is faster, by another factor",
     }
     said = "; ".join(text for word, text in means.items() if whole.get(word, 0))
     answer += f" {said[0]}{said[1].upper()}{said[2:]}." if said else ""
     able = (
         "turn a claim into a test that could refute it",
-        "tell a figure that carries over to another GPU from one of which only the direction does",
+        "say which kinds of figure carry over to another GPU",
         "do what [the list below](#what-you-can-do-now) says, each item proved by an exercise that you have "
         "solved",
     )
-    letters = {key: f"{key}: {name.partition(',')[0]}" for key, name in claims.sources().items()}
+    letters = {key: f"{key}: {name.replace('docs/', '')}" for key, name in claims.sources().items()}
     counted = scorecard.counts(speed.assign(name=speed["source"].map(letters)), "name")
     words = [word for word in claims.VERDICTS if word in counted]
     title = "Statements about speed, by document and verdict"
@@ -69,17 +81,55 @@ def judged(evidence: Any) -> None:
     drawing = lesson_09_verdicts.verdicts([claims.get(each) for each in _EXAMPLES], evidence)
     if drawing is not None:
         display.say(
-            "Three statements, each with the **bar**, the values that let it hold. Where a bar belongs to "
-            "the author's card or kernel and is missed, it is *restated* for this GPU:"
+            "Three examples. `2_coalesced` is C's matrix-vector kernel, *scalar* and *half2* are two of D's "
+            "attention kernels, all rebuilt here; cuBLAS is NVIDIA's library:"
         )
         drawing.show()
 
 
-def meanings(verdicts: Rows) -> None:
-    """Say what each verdict means that a statement came to here."""
+def meanings(verdicts: Rows, statements: list[Any]) -> None:
+    """Say in which order a statement's bars are tried, and what each verdict that was given here shows."""
     found = set(verdicts["verdict"])
-    lines = [f"- **{word}**: {text}" for word, text in _MEANS.items() if word in found]
-    display.say("\n".join(lines))
+    lines = []
+    for word, text in _STEPS.items():
+        if word in found:
+            lines.append(f"{len(lines) + 1}. {text} **→ {word}**. {_PROVES.get(word, '')}".strip())
+    text = (
+        "A **bar** says which values let a statement hold. The judge tries these in order and stops at the "
+    )
+    display.say(f"{text}first bar that is met:\n\n" + "\n".join(lines))
+    notes = [f"**{word}**: {why}." for word, why in _OPEN.items() if word in found]
+    open_ = verdicts.set_index("id")["verdict"].isin(list(_OPEN))
+    late = [s.id for s in statements if s.tests and s.tests[0].restated and not open_[s.id]]
+    if late:
+        notes.append(f"{listed(late)} begin at a restatement: as stated they need another machine.")
+    display.say("\n".join(f"- {each}" for each in [*notes, *_whose(verdicts)]))
+
+
+def _whose(verdicts: Rows) -> list[str]:
+    """Which verdicts rest on this course's fastest kernel, and claims that got one by each kernel."""
+    ours = verdicts[verdicts["ours"] & ~verdicts["verdict"].isin(list(_OPEN))]
+    notes = []
+    rescaled = ours[ours["verdict"] == claims.RESCALED]
+    if len(rescaled):
+        of = (verdicts["verdict"] == claims.RESCALED).sum()
+        notes.append(
+            f"Of the {of} rescaled, {len(rescaled)} are met by **our fastest kernel**; the appendix marks "
+            "each."
+        )
+    rest = ours[ours["verdict"] != claims.RESCALED]
+    if len(rest):
+        notes.append(
+            "A statement about a way to compute, such as “fused” or “int8”, is asked of our fastest kernel "
+            f"of that way from the start: {listed(rest['id'])}."
+        )
+    word = verdicts.set_index("id")["verdict"]
+    pairs = [(mine, theirs) for mine, theirs in _TWICE if word[mine] == claims.REFUTED != word[theirs]]
+    if pairs:
+        both = [f"{mine} (ours) is refuted, {theirs} (theirs) {word[theirs]}" for mine, theirs in pairs]
+        which = "; ".join(both)
+        notes.append(f"So one claim can get two verdicts, of our kernel and of the author's: {which}.")
+    return notes
 
 
 def _letters() -> dict[str, str]:
@@ -102,19 +152,22 @@ def _tolerances(statements: list[Any]) -> str:
     if not by:
         return ""
     text = f" A stated figure holds within {min(by):.0%} to {max(by):.0%}: where its author gave no "
-    return f"{text}tolerance, the course chose one."
+    return f"{text}tolerance, the course chose one. "
 
 
 def verdicts_counted(verdicts: Rows, statements: list[Any], gpu: str) -> Rows:
-    """Draw how many statements come to which verdict, and say whether the prediction held; those judged."""
+    """Draw how many statements come to which verdict, and which kinds of figure hold; those judged."""
     drawing = lesson_09_verdicts.flow(verdicts)
     if drawing is not None:
         drawing.show()
-    tested = verdicts[~verdicts["verdict"].isin([claims.ELSEWHERE, claims.UNRECORDED])]
-    code = tested["group"].isin(scorecard.ABOUT_CODE)
-    held = tested["verdict"] == claims.HOLDS
-    display.say(f"{_left_out(verdicts)}{_predicted(held[code], held[~code], gpu)}".strip())
-    display.say(f"{_cells(statements)}{_tolerances(statements)}".strip())
+    tested = verdicts[~verdicts["verdict"].isin(list(_OPEN))]
+    display.say(f"{_left_out(verdicts)}{_cells(statements)}{_tolerances(statements)}".strip())
+    speed = tested[~tested["group"].isin(scorecard.ABOUT_CODE)]
+    if len(speed):
+        kinds = {s.id: lesson_09_verdicts.kind(s) for s in statements if s.tests}
+        speed = speed.assign(kind=speed["id"].map(kinds))
+        plot.show(*lesson_09_verdicts.by_kind(speed, gpu))
+        display.say(f"{_predicted(speed, gpu)}{_code(tested)}".strip())
     named = verdicts.assign(name=verdicts["source"].map(_letters()))
     by = scorecard.counts(named, "name")
     words = [word for word in claims.VERDICTS if word in by]
@@ -134,13 +187,32 @@ def _left_out(verdicts: Rows) -> str:
     return f"Left out are {listed(parts)}. " if parts else ""
 
 
-def _predicted(code: pd.Series, speed: pd.Series, gpu: str) -> str:
-    """Whether statements about code hold more often as stated than those about speed."""
-    if code.empty or speed.empty:
+def _predicted(speed: Rows, gpu: str) -> str:
+    """Whether which of two is faster holds more often than how many times, and that than times and rates."""
+    held = speed["verdict"].eq(claims.HOLDS).groupby(speed["kind"]).mean()
+    order = [held.get(name) for name in lesson_09_verdicts.KINDS[:3]]
+    if any(share is None for share in order):
         return ""
-    text = f"On the {gpu} {code.mean():.0%} of the judged statements about code hold as stated, and "
-    text += f"{speed.mean():.0%} of those about speed"
-    return f"{text}, {'as predicted' if code.mean() > speed.mean() else 'against the prediction'}."
+    sizes = speed["kind"].value_counts()
+    parts = [
+        f"{share:.0%} of the {sizes[name]} {lesson_09_verdicts.PLURAL[name]}"
+        for name, share in zip(lesson_09_verdicts.KINDS, order, strict=False)
+    ]
+    right = all(one > two for one, two in zip(order, order[1:], strict=False))
+    end = "as predicted" if right else "not in the predicted order"
+    return f"**On the {gpu} {listed(parts)} hold as stated, {end}.** "
+
+
+def _code(tested: Rows) -> str:
+    """How many statements about code hold, and how little that says."""
+    code = tested[tested["group"].isin(scorecard.ABOUT_CODE)]
+    if code.empty:
+        return ""
+    most = code["source"].value_counts()
+    return (
+        f"Of the statements about code {code['verdict'].eq(claims.HOLDS).mean():.0%} do. That says little of "
+        f"the GPU: {most.iloc[0]} of these {len(code)} are {most.index[0]}'s, of files, settings and results."
+    )
 
 
 def every_statement(verdicts: Rows) -> Board:
@@ -150,27 +222,53 @@ def every_statement(verdicts: Rows) -> Board:
     found = listed["measured"].where(listed["value"].notna(), "")
     note = listed["tested"].where(listed["tested"] != "", listed["measured"])
     note += found.map(lambda text: f"; measured {text}" if text else "")
+    by_ours = listed["ours"] & ~listed["verdict"].isin(list(_OPEN))
+    note += by_ours.map({True: ". Asked of our fastest kernel, not the author's", False: ""})
     listed["note"] = note + ". Line " + listed["line"] + "."
     controls = {"source": "Document", "group": "Kind", "verdict": "Verdict"}
     first = claims.REFUTED if (whole.get(claims.REFUTED, 0)) else claims.HOLDS
     return Board("verdicts", listed, controls=controls, lesson="lesson", start={"verdict": first})
 
 
+# Who makes a refuted claim, and of what; then what this recording shows.
+_CAUSES = {
+    "C-F15": (
+        "C, of its first matrix-vector kernel, in which the lanes of a warp read far apart (*strided*); its "
+        "cure lets them read side by side (*coalesced*)",
+        "The coalesced kernel runs at {measured} the speed of the strided one: it has a thread a column, too "
+        "few to fill the GPU.",
+    ),
+    "C-F31": (
+        "C, of one call of that strided kernel on an RTX 4090",
+        "The kernel takes {measured} of a call that carries its matrix to the GPU.",
+    ),
+    "A-14": (
+        "A, of an INT4 kernel that unpacks and multiplies in one go (*fused*), beside cuBLAS on FP16 weights "
+        "(*GEMM*)",
+        "Our fastest INT4 kernel is slower at {measured} of lesson 04's points of 2 to 64 tokens.",
+    ),
+    "A-2": (
+        "A, of cuBLAS with one token on a laptop's RTX 4070",
+        "The same product, 8,960 × 1,536, runs at {measured} of this GPU's roof.",
+    ),
+    "D-7": (
+        "D, of its first attention kernel, which handles one value at a time (*scalar*)",
+        "That kernel keeps DRAM busy for {measured} of the time: caches answer what it reads again.",
+    ),
+    "D-10": (
+        "D, of a prompt's products in 8-bit integers (*int8 MMQ*), beside unpacking the weights to FP16 "
+        "(*dequantising*) for cuBLAS",
+        "The fastest exact int8 product runs at {measured} the speed of the baseline. It scales a sum for "
+        "each block of weights, which takes issue slots beside the tensor cores.",
+    ),
+}
+
+
 def refuted(verdicts: Rows) -> None:
-    """Say which kinds of statement do not hold on this GPU."""
-    causes = {
-        "C-F15": "The coalesced kernel runs at {measured} the speed of the strided one: it has a thread a "
-        "column, too few to fill the GPU.",
-        "C-F31": "The kernel takes {measured} of a call that carries its matrix to the GPU.",
-        "A-14": "Our fastest INT4 kernel is slower at {measured} of lesson 04's points of 2 to 64 tokens.",
-        "A-2": "The product that ran at the roof there runs at {measured} of it.",
-        "D-7": "That kernel keeps DRAM busy for {measured} of the time: caches answer what it reads again.",
-        "D-10": "The fastest exact int8 product runs at {measured} the speed of the baseline. It scales a "
-        "sum for each block of weights, which takes issue slots beside the tensor cores.",
-    }
+    """Say which causes do not hold on this GPU: who claims what of what, and what is measured."""
     named = verdicts.set_index("id")
     lines = []
-    for one, sentence in causes.items():
+    for one, (who, sentence) in _CAUSES.items():
         row = named.loc[one]
         if row["verdict"] != claims.REFUTED:
             continue
@@ -178,15 +276,13 @@ def refuted(verdicts: Rows) -> None:
         if one == "A-14" and row["value"] == 0:
             sentence = "Our fastest INT4 kernel is **never slower** at lesson 04's points of 2 to 64 tokens."
         if one == "A-14" and named.loc["A-9"]["verdict"] == claims.HOLDS:
-            sentence += (
-                " The plain kernel `1_warp_row`, by the author's clock, does lose (A-9 in the appendix)."
-            )
+            sentence += " The author's own kernel, by the author's clock, does lose (A-9)."
         if one == "A-14" and later["verdict"] == claims.HOLDS:
-            sentence += f" FP16 wins later: at 256 tokens it runs at {later['measured']} INT4's speed."
+            sentence += f" At 256 tokens FP16 wins, with {later['measured']} INT4's speed (8,960 × 1,536)."
         said = sentence.format(measured=f"**{row['measured']}**")
         page = row["lesson"].partition("#")[0]
         where = f" ([{page.partition('_')[0]}]({page}.ipynb))" if page else ""
-        lines.append(f"- **Claimed**: {row['says']} **Here**: {said}{where}")
+        lines.append(f"- **{who[0]}**{who[1:]}: “{row['says']}” **Here**: {said}{where}")
     display.say("\n".join(lines))
 
 
@@ -221,12 +317,22 @@ def own_goals_counted(own: Rows, gpu: str) -> Rows:
     kinds = own.assign(word=words).groupby(["kind", "word"]).size().unstack(fill_value=0).reset_index()
     display.table(kinds, {"kind": "Goals"} | {c: c for c in ("met", "missed", "not recorded") if c in kinds})
     if len(least):
-        shown = least.assign(whose=least["lesson"].replace("house", "the house"))
-        heads = {"whose": "Lesson", "says": "Floor or rule", "asked": "Asked", "reached": "Reached"}
+        shown = least.assign(whose=least["lesson"].replace("house", "all"))
+        for name, form in (("save", "{:.1%}"), ("above", "{:.0%}")):
+            shown[name] = shown[name].map(form.format, na_action="ignore").astype(object).fillna("–")
+        heads = {
+            "whose": "Lesson",
+            "set": "Set",
+            "says": "Floor or rule",
+            "asked": "Asked",
+            "reached": "Reached",
+        }
         heads |= {"save": "Must save", "above": "Would save at its roof"}
         caption = "The missed floors and rules: what share of its time a kernel must save to meet each, and "
-        caption += "what share it would save at its roof"
-        display.table(shown, heads, {"save": "{:.1%}", "above": "{:.0%}"}, caption, folded=True)
+        caption += (
+            "what share it would save at its roof (–: the goal is about no time, or its row has no roof)"
+        )
+        display.table(shown, heads, None, caption, folded=True)
     _by_lesson(own)
     return missed
 
@@ -254,8 +360,9 @@ def takeaway(tested: Rows, gpu: str, missed: Rows) -> None:
     display.say(
         "- A time in microseconds belongs to one card. A share of the roof can be asked of any card. A ratio "
         "can too, but often only its direction carries over.\n"
-        "- A test that names what would refute it leaves no room for argument. Few statements here have one; "
-        "for the others the course had to choose the bar.\n"
+        "- Name the number that would refute a claim before you measure. Few statements here do; for the "
+        "others the course chose the bar.\n"
+        "- Say whose kernel a verdict is about: a target that one kernel reaches another may miss.\n"
         f"- On the {gpu} {parts}, of {len(tested)} judged statements of all kinds. The same judge finds "
         f"{len(missed)} of this course's own goals missed."
     )

@@ -4,17 +4,29 @@ how many statements come to which verdict.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
+
+from matplotlib.figure import Figure
 
 from rooflab import claims
 from rooflab.claims import scorecard
 from rooflab.pages import Rows
+from rooflab.view import plot
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, PALE, SKY, WHITE, Canvas, Drawing, single
 
 WIDTH = 430.0  # narrow enough for a phone
 _OPEN = (claims.ELSEWHERE, claims.UNRECORDED)  # no verdict on a statement
 _SHORT = {claims.RESCALED: "rescaled", claims.DIRECTION: "direction"}  # where a column is narrow
+# What a statement about speed gives, the likeliest to hold elsewhere first.
+KINDS = ("which is faster", "how many times", "a time or rate", "a share", "a count")
+PLURAL = {
+    KINDS[0]: "statements of which is faster",
+    KINDS[1]: "of how many times",
+    KINDS[2]: "of a time or rate",
+}
 # Of a verdict, in every picture.
 FILLS = {claims.HOLDS: BLUE, claims.RESCALED: "#6FA8D6", claims.DIRECTION: SKY, claims.REFUTED: AMBER}
 
@@ -76,10 +88,35 @@ def verdicts(chosen: Sequence[claims.Claim], evidence: claims.Evidence) -> Drawi
     return single("From a statement to its verdict", f"{'. '.join(said)}.", canvas)
 
 
+def kind(claim: claims.Claim) -> str:
+    """Which of KINDS the figure of a statement is, by its first test's unit and bar."""
+    test = claim.tests[0]
+    if re.search(r"}[×x]", test.form):
+        return KINDS[1] if test.bar.sign == "≈" else KINDS[0]
+    if "%" in test.form:
+        return KINDS[3]
+    return KINDS[2] if re.search(r"µs|a second|GB/s|^time\b", test.quantity + test.form) else KINDS[4]
+
+
+def by_kind(speed: Rows, gpu: str) -> tuple[Figure, str]:
+    """The verdicts on statements about speed, a bar a `kind` of figure: the figure and its caption."""
+    kinds = [name for name in KINDS if (speed["kind"] == name).any()]
+    words = [word for word in claims.VERDICTS if (speed["verdict"] == word).any()]
+    title = "Which kinds of figure hold here"
+    fig, ax = plot.figure("statements", title=title, height=2.4)
+    counted = speed.groupby(["kind", "verdict"]).size().unstack(fill_value=0).loc[kinds]
+    shades = {word: FILLS.get(word, GREY) for word in words}
+    plot.stacked(ax, kinds, {word: counted[word] for word in words}, "statements", shades)
+    held = [f"{name} {counted.loc[name].get(claims.HOLDS, 0)} of {counted.loc[name].sum()}" for name in kinds]
+    return fig, f"{title}: judged statements about speed, {gpu}. As stated hold: {', '.join(held)}."
+
+
 def _asked(test: claims.Test, found: claims.Verdict) -> tuple[str, str]:
     """How a test asks its statement, and what: whose kernel, which quantity, which bar."""
     if not test.restated:
-        return "As stated", found.tested
+        return (
+            "As stated, author's kernel" if found.subject and not found.ours else "As stated"
+        ), found.tested
     ours = f"{claims.BEST}: "
     asked = found.tested.removeprefix(ours)
     asked = f"our fastest kernel, {asked}" if found.tested.startswith(ours) else asked
@@ -117,9 +154,17 @@ def flow(verdicts: Rows) -> Drawing | None:
     return single("From all statements to their verdicts", f"{'. '.join(said)}.", canvas)
 
 
+def _round(least: float, share: bool) -> float:
+    """Where a line from 0 ends: a round number above `least`, for a share of up to 100% there."""
+    if share and 0 < least <= 1:
+        return 1.0
+    step = 10 ** math.floor(math.log10(least)) if least > 0 else 1.0
+    return next(step * each for each in (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12) if step * each >= 1.05 * least)
+
+
 def _line(canvas: Canvas, y: float, test: claims.Test, found: claims.Verdict) -> float:
     """The line of a test: where its bar is met, and what was measured; where the next thing begins."""
-    most = 1.22 * max(found.value, test.bar.value * (1 + test.bar.by))
+    most = _round(max(found.value, test.bar.value * (1 + test.bar.by)), "%" in test.form)
     unit = WIDTH / most
     low, high = _within(test.bar, most)
     canvas.rect(0, y, WIDTH, 14, WHITE)
@@ -131,5 +176,10 @@ def _line(canvas: Canvas, y: float, test: claims.Test, found: claims.Verdict) ->
     canvas.text(x + (2 if end else -2), y + 30, words, svg.TEXT, "end" if end else "start")
     if end or x > 16:  # the ends of the axis, where they have room
         canvas.text(0, y + 28, "0", svg.SMALL)
-    canvas.text(WIDTH, y + 28, test.form.format(most), svg.SMALL, "end")
+    if not end or x < WIDTH - 60:
+        share = "%" in test.form
+        unit_name = "%" if share else "".join(re.findall(r"}([×x])$", test.form))
+        ends = 100 * most if share else most
+        words = f"{ends:,.0f}" if ends >= 1000 else f"{ends:.3g}"
+        canvas.text(WIDTH, y + 28, f"{words}{unit_name}", svg.SMALL, "end")
     return y + 40

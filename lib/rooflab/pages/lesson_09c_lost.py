@@ -20,14 +20,11 @@ class Cause(NamedTuple):
     part: str
 
 
-_BANDWIDTH = Cause("Not found; part 01 says which counters differ.", "01_bandwidth")
 CAUSES = {
-    **{(each, "4_grid"): _BANDWIDTH for each in ("read", "write", "copy", "triad")},
-    **{(each, "3_in_flight"): _BANDWIDTH for each in ("read", "write", "copy", "triad")},
     ("gemv", "2_coalesced"): Cause(
-        "It has 1 thread where 1_strided has 32, so too few bytes are in flight.", "03b_filling"
+        "It has a thread for each column, where 1_strided has a warp of 32, so too few bytes are in flight.",
+        "03b_filling",
     ),
-    ("gemv", "4_vector"): Cause("Not found; part 03b times it at more sizes.", "03b_filling"),
     ("gemv_rows", "4_rows"): Cause(
         "It has half as many warps. Where rows are few, that costs more than the shared loads save.",
         "03d_rows",
@@ -53,9 +50,6 @@ CAUSES = {
         "saves little.",
         "08_decoder",
     ),
-    ("decode_step", "4_tma"): Cause(
-        "Part 08 takes a layer's time apart by the clock inside the kernel.", "08_decoder"
-    ),
 }
 # The lesson that climbs the ladder of an operator, for rungs without a cause.
 _SHOWN = {
@@ -63,6 +57,14 @@ _SHOWN = {
     **{"gemv": "03_coalescing", "gemv_rows": "03d_rows", "int4": "04b_ladder", "q8_0": "05b_decode"},
     **{"mmq": "05d_mmq", "attention": "06_attention", "decode_attention": "06d_decode"},
     "decode_step": "08_decoder",
+}
+# What an operator computes.
+_COMPUTES = {
+    **{"read": "a sum of all values", "write": "constants written", "copy": "a copy", "triad": "a + s b"},
+    **{"gemv": "FP32 matrix times vector, stored by columns", "gemv_rows": "FP16 matrix times vector"},
+    **{"int4": "INT4 matrix product", "q8_0": "Q8_0 matrix times vector", "mmq": "Q8_0 matrix product"},
+    **{"attention": "attention of a prompt", "decode_attention": "attention of one token"},
+    "decode_step": "a decoder's whole token",
 }
 
 
@@ -77,27 +79,29 @@ def slower_rungs(evidence: Any, gpu: str) -> Rows:
         one = rows.iloc[0]
         span = dict.fromkeys(f"{each:.2f}" for each in (rows["factor"].min(), rows["factor"].max()))
         name = f"{one['rung']} of {listed(rows['operator'])}"
-        time = f"{' to '.join(span)} × {one['below']}"
-        table.append((name, one["idea"], time, *_why(one)))
-    heads = {
-        "rung": "Rung",
-        "idea": "What it changes",
-        "time": "Its time",
-        "why": "Why it lost",
-        "part": "Part",
-    }
-    display.table(pd.DataFrame(table, columns=list(heads)), heads)
+        what = listed(dict.fromkeys(_COMPUTES.get(each, each) for each in rows["operator"]))
+        time = f"{' to '.join(span)} times {one['below']}'s"
+        table.append((name, what, one["idea"], time, *_why(one), (one["operator"], one["rung"]) in CAUSES))
+    heads = {"rung": "Rung", "what": "Computes", "idea": "What it changes", "time": "Its time"}
+    heads |= {"why": "Why it lost", "part": "Part"}
+    found = pd.DataFrame(table, columns=[*heads, "known"])
+    if found["known"].any():
+        display.table(found[found["known"]], heads)
+    if not found["known"].all():
+        heads["why"] = "Where it wins"
+        caption = "Rungs of which the cause was not found"
+        display.table(found[~found["known"]], heads, caption=caption, folded=True)
     return slower
 
 
 def _why(row: Any) -> tuple[str, str]:
     """Why a rung lost, where that is known, and a shape at which it wins, if it does; the part to read on."""
     cause = CAUSES.get((row["operator"], row["rung"]))
-    text = cause.text if cause else "Not looked into."
+    text = cause.text if cause else ""
     if row["least"] < 1 / LEVEL:
-        text += f" It wins at {row['where']} ({row['least']:.2f} ×)."
+        text += f" It wins at {row['where']} ({row['least']:.2f} times)."
     part = cause.part if cause else _SHOWN.get(row["operator"], "")
-    return text, part.partition("_")[0]
+    return text.strip(), part.partition("_")[0]
 
 
 def given_up() -> None:

@@ -117,6 +117,9 @@ def all_of(here):
         "weights of a lane": diagram.weights_of_a_lane(),
         "issue slots": diagram.issue_slots(CHIPS, halves=CHIPS[1:]),
         "ring": diagram.ring(takes),
+        "ring of a pair": diagram.ring(takes, 10),
+        "pair over time": diagram.paired_over_time(takes),
+        "two who copy": diagram.who_copies("10_paired_warpgroups", "12_warp_specialised", 64, 512),
         "pipeline": diagram.pipeline(takes),
         "layer": diagram.layer(diagram.ways(here, "fp16", {}), "FP16"),
         "split layer": diagram.split_layer(),
@@ -633,7 +636,7 @@ def test_roles_go_on_beside_each_other_in_the_source_s_order():
     later = roles.busy(at_once)[0] - roles.busy(held)[0]
     assert later == pytest.approx(39 * TAKES.softmax, rel=0.15), "no product runs beside a softmax"
     drawn = [diagram.warp_roles(TAKES, shared=shared) for shared in (True, False)]
-    assert drawn[0].title.startswith("2 blocks share")
+    assert drawn[0].title.startswith("Rung 12: 2 blocks share")
     assert drawn[0].says != drawn[1].says
     early = text.replace("mbarrier_arrive(p_full + (buffer ^ 1));", "")
     with pytest.raises(UsageError, match="no step: hand over"):

@@ -2,6 +2,7 @@
 
 import ctypes
 import html
+import itertools
 import xml.etree.ElementTree as ET
 
 import needs
@@ -23,6 +24,7 @@ from rooflab.view.diagram import (
     mmq_blocks,
     mmq_tiles,
     over_time,
+    paired,
     svg,
     tile_softmax,
     wide_stores,
@@ -112,11 +114,44 @@ def test_frames_of_the_ring_name_the_barriers_of_the_source():
     assert len(bodies) == 5 and all(f"{kind}[3]" in bodies[0] for kind in ("full", "empty"))
     assert "producer: copies K0" in bodies[0] and "wait at full[0]" in bodies[0]
     assert any("producer: waits at empty[" in body for body in bodies), "with copies faster than products"
-    assert "never waits" in diagram.ring(TAKES, tiles=2).title
     text = over_time.rung().path.read_text()
-    assert full_and_empty.arrivals(text) == (64, 8)
+    assert full_and_empty.arrivals(text) == full_and_empty.arrivals(paired.rung().path.read_text()) == (64, 8)
     with pytest.raises(UsageError, match="no full and empty barriers"):
         full_and_empty.arrivals(text.replace("empty + slot", "read + slot"))
+
+
+def test_rung_10_copies_into_two_slots_and_multiplies_beside_its_softmax():
+    text = paired.rung().path.read_text()
+    steps = paired.program(text)
+    assert steps.trades == 2 and [what for what, _ in steps.after] == ["start_pv", "warpgroup_wait"]
+    run = paired.run_of(TAKES, 6)
+    for item in range(2, 12):
+        assert run.claimed[item] >= run.empty[item - 2], "its only slot was released"
+    copies = sorted(bar.start for bar in run.bars if bar.row == "copies")
+    assert len(copies) == 13 and all(
+        later - first >= TAKES.copy - 1e-9 for first, later in itertools.pairwise(copies)
+    )
+    assert [bar.tile for bar in paired.beside(run)] == [1, 2, 3, 4, 5]
+    quick = TAKES._replace(copy=0.001)
+    assert paired.busy(paired.run_of(quick, 40))[1] > 0.98, "no copy and no softmax is waited for"
+    late = text.replace("warpgroup_wait<1>();", "warpgroup_wait<0>();")
+    assert late != text and not paired.beside(paired.run_of(TAKES, 6, late))
+    stuck = text.replace("            release(1);\n", "")
+    assert stuck != text
+    with pytest.raises(UsageError, match="All wait: "):
+        paired.run_of(TAKES, 6, stuck)
+    with pytest.raises(UsageError, match="no loop over tiles"):
+        paired.program("void f() {}")
+    unknown = text.replace("start_pv(t - 1)", "start_pv(t - 2)")
+    with pytest.raises(UsageError, match="not known: start_pv"):
+        paired.run_of(TAKES, 6, unknown)
+    bodies = [canvas.body() for _, canvas in diagram.ring(TAKES, 10).frames]
+    assert "producer: copies K0 and V0" in bodies[0] and "empty[2]" not in bodies[0]
+
+
+def test_one_thread_copies_what_128_did():
+    says = diagram.who_copies(paired.RUNG, "12_warp_specialised", 64, 512).says
+    assert says.startswith("rung 10: 128 threads, 8,192 copies") and "rung 12: 1 thread, 16 copies" in says
 
 
 def test_the_pipeline_s_frames_show_what_runs_beside_each_softmax():

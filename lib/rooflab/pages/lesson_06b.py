@@ -17,12 +17,15 @@ from rooflab.pages.lesson_06b_occupancy import blocks_an_sm as blocks_an_sm
 from rooflab.pages.lesson_06b_occupancy import busy_units as busy_units
 from rooflab.pages.lesson_06b_pace import changed_copies as changed_copies
 from rooflab.pages.lesson_06b_pace import drawing_tested as drawing_tested
+from rooflab.pages.lesson_06b_pace import one_thread_copies as one_thread_copies
 from rooflab.pages.lesson_06b_pace import pace_of_roles as pace_of_roles
 from rooflab.pages.lesson_06b_pace import pace_of_the_drawing as pace_of_the_drawing
+from rooflab.pages.lesson_06b_pace import pair_at_work as pair_at_work
 from rooflab.pages.lesson_06b_pace import ring_at_work as ring_at_work
 from rooflab.pages.lesson_06b_pace import roles_at_work as roles_at_work
 from rooflab.pages.lesson_06b_pace import roles_in_detail as roles_in_detail
 from rooflab.pages.lesson_06b_pace import roles_tested as roles_tested
+from rooflab.pages.lesson_06b_pace import when_handed_over as when_handed_over
 from rooflab.pages.lesson_06b_peers import peers_words
 from rooflab.pages.lesson_06b_rungs import SMALL, largest_step, page_order
 from rooflab.pages.lesson_06b_rungs import a_warp_ahead as a_warp_ahead
@@ -87,8 +90,8 @@ def _who_holds(name: str, width: int) -> str:
     text += "outputs each"
     if share.scorers:
         blocks = roles.roles_of(share.rung.path.read_text(encoding="utf-8")).cluster
-        text += f", one makes all scores, and {_IN_WORDS.get(blocks, blocks)} SMs share copies"
-    return f"{text}; so "
+        text += f", one makes all scores, and {_IN_WORDS.get(blocks, blocks)} SMs share copies of keys"
+    return f"{text}; built so, "
 
 
 def _narrower(every: Rows, width: int, gpu: str) -> Opening:
@@ -188,9 +191,15 @@ def _by_length(rows: Rows) -> str:
     ratio = (best["own"] / best["peer"]).dropna()
     if ratio.empty:
         return ""
+    first = rows.sort_values("median_us").drop_duplicates(["seq", "kind"]).set_index(["seq", "kind"])
+    level = [seq for seq in ratio.index if display.level(first.loc[(seq, "own")], first.loc[(seq, "peer")])]
     return (
         f"**With {listed(f'{seq:,}' for seq in ratio.index)} tokens the fastest rung has "
         f"{listed(f'{one:.2f}' for one in ratio)} times the speed of the fastest library.**"
+    ) + (
+        f" With {listed(f'{seq:,}' for seq in level)} the difference is within the spread of the samples."
+        if level
+        else ""
     )
 
 
@@ -380,24 +389,27 @@ def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
     if len(own):
         text += f"- A head of {width} runs at {own['tflop_s'].iloc[0]:,.0f} TFLOP/s on the {gpu}"
         text += f"; {peers_words(here, own.iloc[0], peers.iloc[0])}.\n" if len(peers) else ".\n"
-    first: dict[str, list[int]] = {}
-    for each in study.WIDTHS:
-        found = sweep(each)
-        found = found[found["kind"].eq("own") & found["seq"].eq(found["seq"].max())]
-        if each != width and len(found):
-            first.setdefault(found.loc[found["median_us"].idxmin(), "impl"], []).append(each)
-    said: dict[str, list[str]] = {}
-    for name, widths in first.items():
-        said.setdefault(largest_step(here, name), []).append(f"{name} at {listed(widths)} wide")
-    for step, rungs in said.items():
-        text += "- Causal and without a window, the fastest at the other widths (appendix): "
-        text += f"{listed(rungs)}.{step}\n"
     portable = own[~own["impl"].isin(op.HOPPER)]
     text += "- Every shape has a rung without Hopper's instructions, too"
     if len(portable) and len(own):
         share = own["median_us"].iloc[0] / portable["median_us"].iloc[0]
         text += f": at {width} wide {portable['impl'].iloc[0]}, at {share:.0%} of the fastest rung's speed"
     display.say(f"{text}.")
+
+
+def largest_steps(here: Lab, sweep: Any, width: int) -> None:
+    """Say, of the fastest rungs at the other widths than `width`, which step to them is worth the most."""
+    said: dict[str, list[str]] = {}
+    for each in study.WIDTHS:
+        found = sweep(each)
+        found = found[found["kind"].eq("own") & found["seq"].eq(found["seq"].max())]
+        if each != width and len(found):
+            name = found.loc[found["median_us"].idxmin(), "impl"]
+            rungs = said.setdefault(largest_step(here, name), [])
+            rungs += [name] if name not in rungs else []
+    for step, rungs in said.items():
+        if step:
+            display.say(f"On the way to {listed(rungs)}, {step}")
 
 
 def explore_shapes(here: Lab, gpu: str) -> Any:

@@ -338,7 +338,7 @@ def _not_the_goal(budget: Rows, pair: tuple[Any, Any] | None) -> str:
     text += "products and copies are another."
     if pair:
         slow, fast = pair
-        text += f" At {_share(slow['occupancy'])} {slow['impl']} has "
+        text += f" At the same {_share(slow['occupancy'])} {slow['impl']} has "
         text += f"{slow['tflop_s']:,.0f} TFLOP/s and {fast['impl']} {fast['tflop_s']:,.0f}."
     modern = budget[_on_tensor_cores(budget)]
     hopper = modern["impl"].isin(op.HOPPER)
@@ -347,7 +347,8 @@ def _not_the_goal(budget: Rows, pair: tuple[Any, Any] | None) -> str:
         fewer, more = (each.pop() for each in shares)
         if (round(64 * fewer), round(64 * more)) == (8, 12):
             text += f" At {_share(fewer)} an SM holds 8 warps, at {_share(more)} 12: Hopper's rungs have a "
-            text += "third warpgroup, for copies or scores."
+            text += "third warpgroup, for copies or scores. They also have other instructions, so these bars "
+            text += "do not tell what more warps are worth."
     if not _on_tensor_cores(budget).all():
         text += " Rungs without tensor cores (grey) multiply with other instructions: they prove "
         text += "nothing here."

@@ -11,7 +11,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display
-from rooflab.view.diagram import columns, full_and_empty, over_time, roles
+from rooflab.view.diagram import columns, full_and_empty, over_time, paired, roles
 
 _WIDTH = 128  # of the heads that are drawn
 _TOKENS = 16384  # of the prompt that tests the drawing: the first chart's
@@ -119,11 +119,9 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
         display.say(f"**Test**: rung 9 with heads {_WIDTH} wide and {_TOKENS:,} tokens is not recorded here.")
         display.fold_parts("How the lengths are found", parts)
         return
-    text = (
-        f"**Test**: with {_TOKENS:,} tokens the drawing's lengths allow {found.drawn:.0f}% of the roof (its "
-    )
-    text += f"four tiles alone {_busy(takes, 4):.0f}%: start and end weigh more). Measured: "
-    text += f"{found.rung['tflop_s']:,.0f} TFLOP/s, {found.got:.0f}%. "
+    text = f"**Test**: with {_TOKENS:,} tokens the drawing's tensor cores are busy {found.drawn:.0f}% of the "
+    text += f"time (of its four tiles' {_busy(takes, 4):.0f}%: start and end weigh more). Measured: "
+    text += f"{found.rung['tflop_s']:,.0f} TFLOP/s, {found.got:.0f}% of the roof. "
     if found.drawn >= _FAR * found.got:
         text += "What takes the rest is not known, nor what the "
         text += "overlap alone is worth: no kernel with the drawing's second order was timed."
@@ -158,15 +156,37 @@ def changed_copies(here: Lab) -> diagram.Drawing:
     return diagram.four_changes(diagram.of_lab(here), pairs=(0,))
 
 
-def ring_at_work(takes: over_time.Lengths) -> diagram.Drawing:
-    """The slots of rung 9's ring and their barriers, at the lengths of the drawing over time."""
-    found = full_and_empty.arrivals(over_time.rung().path.read_text(encoding="utf-8"))
-    text = (
-        f"The same tiles in the ring. A *full* barrier opens at {found.full} arrivals, one from each thread "
-    )
-    text += f"that copies the tile; an *empty* one at {found.empty}, one from each consumer warp:"
+def ring_at_work(here: Lab) -> diagram.Drawing:
+    """The slots of rung 10's ring and their barriers, at the lengths of its drawing over time."""
+    found = full_and_empty.arrivals(paired.rung().path.read_text(encoding="utf-8"))
+    text = f"A *full* barrier opens at {found.full} arrivals, one from each thread that copies the tile; an "
+    text += f"*empty* one at {found.empty}, one from each consumer warp:"
     display.say(text)
-    return diagram.ring(takes)
+    return diagram.ring(roles.lengths(*over_time.rates(here)), 10)
+
+
+def pair_at_work(here: Lab, every: Rows) -> None:
+    """Draw rung 10 over time, on a lab's device, and say what runs beside what, and what was measured."""
+    takes = roles.lengths(*over_time.rates(here))
+    run, best = paired.run_of(takes), _best(every, paired.RUNG)
+    softmaxes = sum(bar.row == "softmax" for bar in run.bars)
+    diagram.paired_over_time(takes).show()
+    text = f"Of {softmaxes} softmaxes {len(paired.beside(run))} run beside a product. "
+    text += "But tensor cores wait for copies: they" if takes.copy > takes.product else "Tensor cores"
+    text += f" multiply {paired.busy(run)[1]:.0%} of the time"
+    if best is not None:
+        tiles = max(2, round(int(best["seq"]) / roles.ROWS_OF_A_TILE / 2))
+        share = paired.busy(paired.run_of(takes, tiles))[1]
+        got = float(best["roof_fraction"])
+        text += f", with {best['seq']:,} tokens {share:.0%}. Measured: {got:.0%} of the roof"
+        if got < share:
+            text += ". What takes the rest is not known; the two waits are drawn without length"
+    display.say(f"{text}.")
+
+
+def one_thread_copies() -> diagram.Drawing:
+    """Who copies in rung 10 and in rung 12."""
+    return diagram.who_copies(paired.RUNG, roles.RUNG, roles.ROWS_OF_A_TILE, roles.WIDTH)
 
 
 def pace_of_roles(here: Lab) -> None:
@@ -179,6 +199,18 @@ def pace_of_roles(here: Lab) -> None:
     text += f"copies take {copies:.2f} µs at {reads}; its two products, with {tile} queries, "
     text += f"{products:.2f} µs at {peak}"
     display.say(text + _pace(copies, products))
+
+
+def when_handed_over() -> None:
+    """Say, before the drawing of rung 12's roles, when its weights are handed over."""
+    found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
+    text = "In the drawing of the first four tiles an arrow hands P over. "
+    if found.before:
+        until = Fraction(found.before).limit_denominator(64)
+        text += f"Warpgroup 0 does that only when {until} of the next tile's scores are made: P V can then "
+        text += "run beside the next softmax, when no scores are multiplied. So the arrow of P0 is near the "
+        text += "end of QK1. "
+    display.say(f"{text}Here each block copies for itself.")
 
 
 def _pace(copies_us: float, products_us: float) -> str:
@@ -217,10 +249,10 @@ def roles_in_detail(here: Lab, every: Rows) -> None:
     until = Fraction(found.before).limit_denominator(64)
     parts = [
         f"""\
-**When is P handed over?** When {until} of the next tile's scores are made. Handed over at once, P[t] V[t] \
-would share the tensor cores with those scores, if K[t + 1] is there: both end late, and nothing multiplies \
-during the next softmax. Held back, the scores end first, and P[t] V[t] runs beside their softmax. What that \
-is worth, and other shares, are not recorded. {_worth_of_holding(here, found)}"""
+**Why is P held back until {until} of the next scores are made?** Handed over at once, P[t] V[t] would share \
+the tensor cores with those scores, if K[t + 1] is there: both end late, and nothing multiplies during the \
+next softmax. Held back, the scores end first, and P[t] V[t] runs beside their softmax. What that is worth, \
+and other shares, are not recorded. {_worth_of_holding(here, found)}"""
     ]
     if kept:
         whole = share.queries * roles.WIDTH // 2 // share.threads
@@ -231,14 +263,12 @@ is worth, and other shares, are not recorded. {_worth_of_holding(here, found)}""
         where += f"{columns_left} columns stay in shared memory."
         parts.append(where)
     parts.append(_lengths_of_roles(here, found, every))
-    display.fold_parts("When P is handed over, where the queries are, and the lengths", parts)
+    display.fold_parts("Why P is held back, where the queries are, and the lengths", parts)
 
 
-def _best(every: Rows) -> pd.Series | None:
-    """Rung 12's best rate at its width with the headline's heads, or None."""
-    rows = every[
-        every["impl"].eq(roles.RUNG) & every["head_dim"].eq(roles.WIDTH) & every["heads"].eq(study.HEADS)
-    ]
+def _best(every: Rows, name: str = roles.RUNG) -> pd.Series | None:
+    """A rung's best rate at rung 12's width with the headline's heads, or None."""
+    rows = every[every["impl"].eq(name) & every["head_dim"].eq(roles.WIDTH) & every["heads"].eq(study.HEADS)]
     rows = rows[rows["format"].eq("fp16") & rows["options"].fillna("").eq("")].dropna(
         subset=["roof_fraction"]
     )
@@ -280,9 +310,9 @@ def roles_tested(here: Lab, every: Rows) -> None:
     )
     got = float(best["roof_fraction"])
     text = (
-        f"**Test**: with {best['seq']:,} tokens the drawing allows {shared:.0%} of the roof, or {alone:.0%} "
+        f"**Test**: with {best['seq']:,} tokens the tensor cores of the drawing are busy {shared:.0%} of the "
     )
-    text += f"without shared copies; measured: {got:.0%}. "
+    text += f"time, or {alone:.0%} without shared copies. Measured: {got:.0%} of the roof. "
     if got > shared:
         text += "So a length in it is too long."
     elif _needs(best) > over_time.rates(here)[0]:

@@ -281,6 +281,6 @@ def largest_step(here: Lab, name: str) -> str:
         return ""
     most = max(worths, key=lambda each: worths[each])
     return (
-        f" Of the steps that lead there from {step}, {most} is worth the most, {worths[most]:.2f} times the "
-        "speed at the median of its shapes."
+        f"of the steps from {step} {most} is worth the most, {worths[most]:.2f} times the speed at the "
+        "median of its shapes."
     )

@@ -21,7 +21,7 @@ SHARE_K = ("mmq_fp16_wgmma", "mmq_tiles")
 BELOW = 2 / 3  # of its unit's peak: a way that reaches less is far from what the plain law charges
 # Of each cause: its name, and what happens.
 _CAUSES = {
-    "peak": ("far below the peak", ": kernels convert and rescale too"),
+    "peak": ("far below the peak", ": kernels do more than multiply"),
     "bandwidth": ("below the bandwidth", ": less than {gb_s:,.0f} GB/s arrive"),
     "fixed": ("short products", ": {fixed:.1f} µs does not fit all kernels"),
     "tiles": ("k divided", ": few tiles fill all SMs"),
@@ -249,13 +249,13 @@ def _share_worked(row: Any, here: Any, fit: Any) -> str:
     int8 = how.unit in ("dp4a", "int8_scaled")
     rate = "TOP/s" if int8 else "TFLOP/s"
     two = " Two kernels: one makes the activations int8, one multiplies." if int8 and launches == 2 else ""
-    scaled = (
-        " of int8 with its blocks scaled by the FP32 lanes (appendix)" if how.unit == "int8_scaled" else ""
-    )
+    limited = how.unit == "int8_scaled" and here.peak(how.unit) < here.peaks["int8_tensor"]
+    scaled = " of int8 where FP32 units rescale each 32 products (appendix)" * limited
+    rest = " The peak has the rescaling in it; what takes the rest is not known." * limited
     return (
         f"**Worked out: the share of {_named(row)}.** {tiles}at {here.peak(how.unit):,.0f} {rate}, the peak"
         f"{scaled}, FLOPs take {compute:,.2f} µs.{two} "
         f"Measured: {row.median_us:,.2f}, of them {kernels} fixed. {compute:,.2f} ÷ "
         f"({row.median_us:,.2f} − {kernels}) = {compute / left:.0%}. Fitted to all products of this way it "
-        f"is {own.share:.0%}."
+        f"is {own.share:.0%}.{rest}"
     )

@@ -17,16 +17,16 @@ from rooflab.view import display
 from rooflab.words import counted, listed
 
 _UNITS = {
-    "fp32": "FP32 lanes",
+    "fp32": "FP32 units",
     "fp16_tensor": "FP16 tensor cores",
     "dp4a": "dp4a",
     "int8_scaled": "int8 tensor cores, with the scaling",
 }
 _LAPTOP = ("int4_g128", "loop")  # the way of the published laptop's kernel
 _WORDS = (
-    "*FP32 lanes* are an SM's units for single numbers; a *dp4a* instruction of theirs adds 4 int8 products. "
+    "*FP32 units* of an SM multiply single numbers; a *dp4a* instruction of theirs adds 4 int8 products. "
     "*Quantise x*: turn the activations into int8. *Large* and *small tiles* are pieces of the result. *In "
-    "rows* and *in tiles* name the order in which weights are stored. A way without a tile is charged the "
+    "rows* and *in tiles* say in which order the weights are stored. A way without a tile is charged the "
     "FLOPs of the product alone."
 )
 
@@ -79,12 +79,12 @@ def _scaling(here: Any) -> str:
     if here.peak("int8_scaled") >= peak:
         return ""
     return (
-        f"The FP32 lanes' {fp32:.2f} TFLOP/s are {fp32 / 2:.2f} T "
-        "instructions a second, each a multiply-add of 2 FLOPs. Q8_0 weights share a scale in blocks of 32. "
-        "To scale a block's sum takes two of these instructions: the lanes scale "
-        f"{fp32 / 4:.3f} T blocks a second. A block is 32 multiply-adds in int8, 64 operations: "
+        f"The FP32 units' {fp32:.2f} TFLOP/s are {fp32 / 2:.2f} T "
+        "instructions a second, each a multiply-add of 2 FLOPs. Q8_0 weights share a scale in groups of 32. "
+        "To scale a group's sum takes two of these instructions: they scale "
+        f"{fp32 / 4:.3f} T groups a second. A group is 32 multiply-adds in int8, 64 operations: "
         f"{fp32 / 4:.3f} × 64 = {here.peak('int8_scaled'):,.0f} TOP/s. The int8 unit alone reaches "
-        f"{peak:,.0f}: the lanes limit it."
+        f"{peak:,.0f}: the FP32 units limit it."
     )
 
 

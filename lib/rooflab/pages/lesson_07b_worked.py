@@ -28,9 +28,9 @@ def worked(row: Any, here: Any, fit: Any, why: str = "") -> str:
         rounds = -(-tiles // here.sms)
         one = flops / here.sms / rounds
         text += (
-            f"Tiles of {high} × {wide}: {tiles:,} on {here.sms} SMs, {counted(rounds, 'round')}. A tile has "
-            f"{one / 1e6:,.1f} MFLOP, an SM makes {peak:,.1f} ÷ {here.sms} = {peak / here.sms:.3f} TFLOP/s: "
-            f"FLOPs take {compute:,.2f} µs, bytes {memory:.2f}. "
+            f"Tiles of the result, {high} × {wide}: {tiles:,} on {here.sms} SMs, {counted(rounds, 'round')}. "
+            f"A tile has {one / 1e6:,.1f} MFLOP, an SM makes {peak:,.1f} ÷ {here.sms} = "
+            f"{peak / here.sms:.3f} TFLOP/s: FLOPs take {compute:,.2f} µs, bytes {memory:.2f}. "
         )
     else:
         text += (
@@ -58,7 +58,7 @@ def in_tiles(compared: Rows, here: Any, fit: Any) -> None:
     """Work the law out for the product in tiles that it is nearest to, of those that FLOPs bound."""
     tiled = [how.tile is not None for how in _ways(compared)]
     mine = _by_error(compared[tiled][compared[tiled]["by"] == "compute"])
-    _say_first(mine, here, fit, ", where the law fits best")
+    _say_first(mine, here, fit, ", a product that the law fits well")
 
 
 def _ways(rows: Rows) -> list[perf_model.Strategy]:

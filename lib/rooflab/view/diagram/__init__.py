@@ -43,6 +43,7 @@ from rooflab.view.diagram.nan_leak import nan_leak
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.operators import launches_fused
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline
+from rooflab.view.diagram.paired import paired_over_time
 from rooflab.view.diagram.passes import passes
 from rooflab.view.diagram.phase_costs import beside_bytes, phase_costs
 from rooflab.view.diagram.pools import captured_address
@@ -55,7 +56,7 @@ from rooflab.view.diagram.rule import layer_by_rule
 from rooflab.view.diagram.shared_weights import bytes_and_flops, weights_shared
 from rooflab.view.diagram.sharing import readings, slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
-from rooflab.view.diagram.staying import four_changes
+from rooflab.view.diagram.staying import four_changes, who_copies
 from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.strips import column_strip, pieces_of_rows, rows_and_columns
 from rooflab.view.diagram.svg import Canvas, Drawing
@@ -145,6 +146,7 @@ __all__ = [
     "order_of_tiles",
     "partial_scores",
     "passed_on",
+    "paired_over_time",
     "passes",
     "phase_costs",
     "path_of_bytes",
@@ -188,6 +190,7 @@ __all__ = [
     "weights_shared",
     "bytes_and_flops",
     "where_counted",
+    "who_copies",
     "words_of_a_row",
     "x_beside_weights",
 ]

@@ -1,7 +1,7 @@
-"""The ring of attention's rung 9_wgmma: a producer copies tiles into slots, and a slot's full and empty
-barriers say who may go on.
+"""The ring of attention's rung 9_wgmma or 10_paired_warpgroups: a producer copies tiles into slots, and a
+slot's full and empty barriers say who may go on.
 
-The barriers are read from its source; its steps are run against a clock by `over_time`.
+The barriers are read from the source; its steps are run against a clock by `over_time` and `paired`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 from typing import NamedTuple
 
 from rooflab.errors import UsageError
-from rooflab.view.diagram import over_time, svg
+from rooflab.view.diagram import over_time, paired, svg
 from rooflab.view.diagram.over_time import Lengths, Run
-from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing
+from rooflab.view.diagram.svg import BLUE, GREY, NONE, PALE, SKY, Canvas, Drawing
 
 _WIDE = 266.0
 
@@ -36,7 +36,8 @@ def arrivals(text: str) -> Arrivals:
     if (
         not counts
         or not threads
-        or not all(f"mbarrier_wait({kind} + slot" in text for kind in ("full", "empty"))
+        or "mbarrier_wait(empty + slot" not in text
+        or "mbarrier_wait(full" not in text
     ):
         raise UsageError("This source has no full and empty barriers of a ring's slots.")
     return Arrivals(int(threads[1]) // int(counts[1]), int(counts[2]))
@@ -48,11 +49,6 @@ def run_of(takes: Lengths, tiles: int = 4, text: str | None = None) -> Run:
     return over_time.simulate(
         over_time.program(text), tiles, over_time.rung().with_defaults({})["STAGES"], takes
     )
-
-
-def waits(run: Run) -> bool:
-    """Whether the producer ever waits for a slot that the consumers have not released."""
-    return any(run.claimed[item] > run.free[item] + 1e-9 for item in run.claimed)
 
 
 def state(run: Run, slot: int, slots: int, moment: float) -> tuple[int | None, str]:
@@ -72,9 +68,11 @@ def state(run: Run, slot: int, slots: int, moment: float) -> tuple[int | None, s
     return item, "read" if used else "full"
 
 
-def ring(takes: Lengths, tiles: int = 4, most: int = 5, text: str | None = None) -> Drawing:
-    """The ring's slots with their barriers: at the start, and when the consumers take up a tile."""
-    run = run_of(takes, tiles, text)
+def ring(takes: Lengths, number: int = 9, tiles: int = 4, most: int = 5, text: str | None = None) -> Drawing:
+    """The slots of rung 9's ring or rung 10's with their barriers: at the start, and when the consumers take
+    up a tile.
+    """
+    run = (paired.run_of if number == 10 else run_of)(takes, tiles, text)
     slots = 2 * run.stages
     starts = sorted({bar.start for bar in run.bars if bar.row == "tensor cores"})
     frames, said = [], []
@@ -85,8 +83,7 @@ def ring(takes: Lengths, tiles: int = 4, most: int = 5, text: str | None = None)
     says = f"A ring of {slots} slots for keys and values, each with a full and an empty barrier: "
     says += f"{'; '.join(said[:3])}; and so on. A full barrier opens when a tile has arrived, an empty one "
     says += "when all consumers have released the slot."
-    blocked = "waits at empty barriers" if waits(run) else "never waits"
-    return Drawing(f"Rung 9's ring: the producer {blocked}", says, frames, across=2)
+    return Drawing(f"Rung {number}'s ring", says, frames, across=2)
 
 
 def _name(item: int) -> str:
@@ -104,13 +101,13 @@ def _frame(run: Run, slots: int, moment: float) -> tuple[Canvas, str]:
         cells.append((x, 22.0, wide - 6, 30.0, "" if item is None else _name(item), fill))
         canvas.text(x + (wide - 6) / 2, 65, what, svg.SMALL, "middle")
         for k, (kind, opens) in enumerate((("full", what in ("full", "read")), ("empty", what == "empty"))):
-            barriers.append((x, 71 + 20.0 * k, wide - 5, 17.0, f"{kind}[{slot}]", AMBER if opens else NONE))
+            barriers.append((x, 71 + 20.0 * k, wide - 5, 17.0, f"{kind}[{slot}]", PALE if opens else NONE))
         words.append(f"{'nothing' if item is None else _name(item)} {what}")
     canvas.boxes(cells, 15)
     canvas.boxes(barriers, 9.5)
     canvas.text(0, 13, f"producer: {_producer(run, slots, moment)}", svg.TEXT - 1)
     canvas.text(0, 124, f"consumers: {_consumers(run, moment)}", svg.TEXT - 1)
-    canvas.text(0, 140, "orange: open, so waiting warps continue", svg.SMALL)
+    canvas.text(0, 140, "shaded: open, so waiting warps continue", svg.SMALL)
     return canvas, ", ".join(words)
 
 
@@ -121,7 +118,7 @@ def _barrier(item: int, kind: str, slots: int) -> str:
 def _producer(run: Run, slots: int, moment: float) -> str:
     copied = [item for item in run.claimed if run.claimed[item] <= moment < run.full[item]]
     if copied:
-        return f"copies {_name(copied[0])}"
+        return f"copies {' and '.join(map(_name, copied))}"
     later = [item for item, began in run.claimed.items() if began > moment]
     if later:
         return f"waits at {_barrier(min(later), 'empty', slots)} for {_name(min(later))}"

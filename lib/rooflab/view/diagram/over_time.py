@@ -67,11 +67,12 @@ def program(text: str) -> tuple[list[Step], list[Step], list[Step]]:
     loop = body[0].partition("for (int t = 1; t < tiles; ++t) {")
     if not loop[1]:
         raise UsageError("This source has no loop over tiles with products that start and are waited for.")
-    found = [_steps(part) for part in (loop[0], loop[2], body[2].partition("#pragma")[0])]
+    found = [steps_of(part) for part in (loop[0], loop[2], body[2].partition("#pragma")[0])]
     return found[0], found[1], found[2]
 
 
-def _steps(text: str) -> list[Step]:
+def steps_of(text: str) -> list[Step]:
+    """A consumer's steps in a piece of source, in its order."""
     text = re.sub(r"//[^\n]*", "", text)
     pattern = r"\b(start_qk|start_pv|softmax|release)\(([^)]*)\)|\b(warpgroup_wait)<(\d)>\(\)"
     return [(a or c, b if a else d) for a, b, c, d in re.findall(pattern, text)]
@@ -231,13 +232,13 @@ def pipeline(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing
     steps = program(source)
     stages = rung().with_defaults({})["STAGES"]
     waits = tuple(_waiting(part) for part in steps)
-    runs = [("as the rung has it", simulate(steps, tiles, stages, takes))]
-    runs += [("each product waited for immediately", simulate(waits, tiles, stages, takes))]  # type: ignore[arg-type]
+    runs = [("As rung 9 has it", simulate(steps, tiles, stages, takes))]
+    runs += [("Each product waited for immediately", simulate(waits, tiles, stages, takes))]  # type: ignore[arg-type]
     last = max(bar.end for _, run in runs for bar in run.bars)
     canvas, y, ends = Canvas(), 0.0, []
     unit = (svg.WIDTH - _LEFT - 4) / last
     for title, run in runs:
-        canvas.text(0, y + 12, title[0].upper() + title[1:], bold=True)
+        canvas.text(0, y + 12, title, bold=True)
         y = _rows(canvas, y + 20, run.bars, unit, last)
         ends.append(max(bar.end for bar in run.bars))
         busy = sum(bar.end - bar.start for bar in run.bars if bar.row == "tensor cores") / ends[-1]
@@ -245,14 +246,14 @@ def pipeline(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing
         y += 26
     together = _overlap(runs[0][1])
     says = (
-        f"{tiles} tiles of keys and values. As the rung has it, {together:.1f} µs of softmax run beside "
+        f"{tiles} tiles of keys and values. As rung 9 has it, {together:.1f} µs of softmax run beside "
         f"products and all takes {ends[0]:.1f} µs; with every product waited for immediately "
         f"{ends[1]:.1f} µs. "
         f"Lengths are arithmetic: copy {takes.copy:.2f}, product {takes.product:.2f}, "
         f"softmax {takes.softmax:.2f} µs."
     )
     frames = [("both orders, whole", canvas), *_moments(runs[0][1], unit, last)]
-    return Drawing("Products that go on while the softmax is computed", says, frames)
+    return Drawing("Rung 9: products that go on while the softmax is computed", says, frames)
 
 
 def _rows(canvas: Canvas, y: float, bars: list[Bar], unit: float, last: float) -> float:

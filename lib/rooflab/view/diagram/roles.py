@@ -174,11 +174,11 @@ def simulate(roles: Roles, tiles: int, takes: Lengths) -> Run:
                     run.events["P read", t] = now
 
     started += [scores(), adds()]
-    _take_turns(started, run)
+    take_turns(started, run)
     return run
 
 
-def _take_turns(started: list[Role], run: Run) -> None:
+def take_turns(started: list[Role], run: Run) -> None:
     """Go on with the role whose next step is the earliest, until all are done; they may start others."""
     now: dict[Role, float] = {}
     waits: dict[Role, Key | float] = {}
@@ -244,9 +244,9 @@ def warp_roles(takes: Lengths, shared: bool = True, tiles: int = 4, text: str | 
     end, share = busy(run)
     canvas.text(left, y - 6, f"{end:.1f} µs; tensor cores busy {share:.0%} of it", svg.SMALL)
     title = (
-        f"{counted(roles.cluster, 'block')} share the copies of K and V"
+        f"Rung 12: {counted(roles.cluster, 'block')} share the copies of K and V"
         if shared
-        else "Each block copies for itself"
+        else "Rung 12: each block copies for itself"
     )
     says = (
         f"{tiles} tiles of {WIDTH} columns: {end:.1f} µs, tensor cores busy {share:.0%}. Warpgroup 0 makes "

@@ -106,24 +106,43 @@ def four_changes(takes: over_time.Lengths, pairs: tuple[int, ...] = (0, 1)) -> D
 
 def _who_copies() -> tuple[Canvas, str]:
     canvas, macros = Canvas(_WIDE), over_time.rung().with_defaults({})
-    size = 2 * 2 * macros["KEYS"] * macros["HEAD_DIM"]  # a tile of keys and one of values, in FP16
-    boxes = 2 * macros["HEAD_DIM"] // 64
-    rows = (("rung 9", _COPIERS, size // _PIECE), ("rung 11", 1, boxes))
-    y, said = 0.0, []
-    for name, threads, copies in rows:
-        canvas.text(0, y + 12, f"{name}: {threads} thread{'s' * (threads > 1)}", svg.SMALL, bold=True)
-        canvas.grid(0, y + 20, 32, _COPIERS // 32, 4.0, 7.0, AMBER if threads == _COPIERS else NONE)
-        places = [(k % 32 * 4.0, y + 20 + k // 32 * 7.0) for k in range(threads % _COPIERS)]
-        canvas.cells(places, 4.0, 7.0, AMBER)
-        canvas.line([(132, y + 34), (156, y + 34)], 1.4, end="arrow")
-        canvas.cell(160, y + 18, 104, 32, f"{copies:,} copies", SKY, 12)
-        words = f"of {size // copies:,} bytes, a tile of each"
-        canvas.text(264, y + 63, words, svg.SMALL, "end")
-        said.append(f"{name}: {threads} thread{'s' * (threads > 1)}, {copies:,} copies for a tile of each.")
-        y += 74
-    words = f"drawn: {macros['KEYS']} keys and values, {macros['HEAD_DIM']} wide"
-    canvas.text(264, y + 3, words, svg.SMALL, "end")
+    keys, width = macros["KEYS"], macros["HEAD_DIM"]
+    said = [
+        _copier(canvas, 0.0, 74.0 * k, name, keys, width) for k, name in enumerate((over_time.RUNG, RUNG))
+    ]
+    canvas.text(264, 151, f"drawn: {keys} keys and values, {width} wide", svg.SMALL, "end")
     return canvas, " ".join(said)
+
+
+def _copier(canvas: Canvas, x: float, y: float, name: str, keys: int, width: int) -> str:
+    """Draw which of 128 threads copy a tile of keys and one of values, and in how many copies, by the rung's
+    source; returns it in words.
+    """
+    source = next(each for each in attention.LADDERS["attention"] if each.name == name).path
+    size = 2 * 2 * keys * width  # in FP16
+    by_tma = "tma_copy_box" in source.read_text(encoding="utf-8")
+    threads, copies = (1, 2 * width // 64) if by_tma else (_COPIERS, size // _PIECE)
+    who = f"rung {name.partition('_')[0]}: {threads} thread{'s' * (threads > 1)}"
+    canvas.text(x, y + 12, who, svg.SMALL, bold=True)
+    canvas.grid(x, y + 20, 32, _COPIERS // 32, 4.0, 7.0, NONE if by_tma else SKY)
+    if by_tma:
+        canvas.cells([(x, y + 20)], 4.0, 7.0, SKY)
+    canvas.line([(x + 132, y + 34), (x + 156, y + 34)], 1.4, end="arrow")
+    canvas.cell(x + 160, y + 18, 104, 32, f"{copies:,} copies", GREY, 12)
+    words = f"of {size // copies:,} bytes, a tile of each"
+    canvas.text(x + 264, y + 63, words, svg.SMALL, "end")
+    return f"{who}, {copies:,} copies for a tile of each."
+
+
+def who_copies(first: str, second: str, keys: int, width: int) -> Drawing:
+    """Which threads copy a tile of keys and one of values in two rungs, side by side."""
+    canvas = Canvas()
+    said = [
+        _copier(canvas, (_WIDE + 28) * k, 0.0, name, keys, width) for k, name in enumerate((first, second))
+    ]
+    numbers = [name.partition("_")[0] for name in (first, second)]
+    title = f"Who copies in rungs {numbers[0]} and {numbers[1]}, {width} wide"
+    return single(title, " ".join(said), canvas)
 
 
 def _blocks_live(takes: over_time.Lengths) -> tuple[Canvas, str]:

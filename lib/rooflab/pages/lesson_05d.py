@@ -215,7 +215,8 @@ def bytes_read_again(counted: Rows, cases: list[Any], n: int, k: int) -> None:
     names |= {"mb": "SMs read, predicted (MB)", "read": "Counted (MB)"}
     names |= {"dram": "DRAM read ÷ weights", "l2_hit_pct": "L2 hits %"}
     forms = dict.fromkeys(("mb", "read", "l2_hit_pct"), "{:,.0f}") | {"dram": "{:.2f}"}
-    display.say(_bytes_explained(counted))
+    if text := _bytes_explained(counted):
+        display.say(text)
     table = (counted, names, forms, "Bytes that every rung reads, predicted and counted")
     display.fold_parts("Every rung's bytes, from L2 and from DRAM", [table, *_order(counted)])
 

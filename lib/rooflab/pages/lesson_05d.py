@@ -80,7 +80,7 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
         _as_halves(fig, own, roof[1])
         said += " " + plot.caption(halves, gpu, "FP16 rungs", roof, y="tflop_s")
         if halves["tflop_s"].iloc[0] > roof[1]:
-            said += " That roof is cuBLAS's best, on a larger product, and this kernel is faster."
+            said += " That roof is a library's best of all shapes, and this kernel is faster."
     return answer + ".", able, (fig, said)
 
 
@@ -124,11 +124,9 @@ def exactness(here: Lab) -> None:
     elif len(mine):
         says = f"No rung is off by more than {mine.max():.2%}. "
     says += "Where scales are powers of two, every int8 rung is right to the last bit."
-    display.say(
-        says
-        if most == 0
-        else says.replace("every int8 rung is right", f"the largest error is {most:g}, not zero")
-    )
+    if most > 0:
+        says = says.replace("every int8 rung is right to the last bit", f"the largest error is {most:g}")
+    display.say(says)
 
 
 def ladder(here: Lab, tokens: int, n: int, k: int) -> Rows:

@@ -11,27 +11,32 @@ from matplotlib.patches import Patch
 
 from rooflab.analysis import states
 from rooflab.hardware.crossover import LEVEL
+from rooflab.hardware.device import Device
 from rooflab.lab import Lab
+from rooflab.ops import mmq
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_05b import errors_of_rungs
 from rooflab.pages.lesson_05d_orders import rung_8 as rung_8
 from rooflab.pages.lesson_05d_orders import rung_9 as rung_9
 from rooflab.pages.lesson_05d_orders import tile_order as tile_order
+from rooflab.pages.lesson_05d_rungs import byte_as_half as byte_as_half
+from rooflab.pages.lesson_05d_rungs import mma_ceiling as mma_ceiling
 from rooflab.pages.lesson_05d_rungs import turns_drawn as turns_drawn
+from rooflab.pages.lesson_05d_rungs import who_holds_what as who_holds_what
 from rooflab.pages.lesson_05d_rungs import worth as worth
 from rooflab.pages.lesson_05d_slots import SCALING, SLOTS, room_on
 from rooflab.pages.lesson_05d_slots import counters as counters
 from rooflab.pages.lesson_05d_slots import slots_by_gpu as slots_by_gpu
-from rooflab.pages.lesson_05d_slots import slots_counted as slots_counted
 from rooflab.pages.lesson_05d_slots import slots_explained as slots_explained
 from rooflab.pages.lesson_05d_slots import time_by_rung as time_by_rung
 from rooflab.pages.lesson_05d_slots import two_instructions as two_instructions
 from rooflab.studies import mmq as study
 from rooflab.studies.q8_0 import WEIGHT_BYTES
-from rooflab.view import display, explorer, page, plot
+from rooflab.view import diagram, display, explorer, page, plot
 from rooflab.words import listed
 
 _HALVES_COLOUR = plot.COLOURS[1]  # lighter than the others' in grey, too
+_NAMES = [rung.name for rung in mmq.LADDERS["mmq"]]
 _OTHERS = {study.FP8: "FP8 without a scale for each 32", "torch._int_mm": "int8 without a scale for each 32"}
 
 
@@ -46,8 +51,8 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     int8 = known.get("int8_tensor", float("nan"))
     best = exact.iloc[0]
     each = study.operations_of(best["impl"]) or SCALING
-    answer = f"Each int8 sum costs {each} ordinary instructions. {room_on(here.spec, each)} Measured on the "
-    answer += f"{gpu}: exact int8 "
+    answer = f"Each int8 sum costs {each} ordinary instructions. {room_on(here.spec, each)} Measured here is "
+    answer += f"the {gpu} alone: exact int8 "
     answer += f"reaches {best['tflop_s']:,.0f} TOP/s"
     if len(halves):
         answer += f", FP16 with weights scaled first {halves['tflop_s'].iloc[0]:,.0f} TFLOP/s"
@@ -69,13 +74,22 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     said = said.replace("TFLOP/s", "TOP/s")
     if here.spec:
         said += f" The roof is a library's best; the datasheet's peak is {here.spec.int8_tensor:,.0f} TOP/s."
+        said += _beyond(rows, int8, here.spec)
     if len(halves) and "fp16_tensor" in known:
         roof = ("FP16", known["fp16_tensor"], "TFLOP/s")
         _as_halves(fig, own, roof[1])
         said += " " + plot.caption(halves, gpu, "FP16 rungs", roof, y="tflop_s")
         if halves["tflop_s"].iloc[0] > roof[1]:
-            said += " That roof is a library's best too, and this kernel is faster."
+            said += " That roof is a library's best of all shapes, and this kernel is faster."
     return answer + ".", able, (fig, said)
+
+
+def _beyond(rows: Rows, int8: float, spec: Device) -> str:
+    """That the int8 roof is no limit of the tensor cores, where FP8 products of the same peak are faster."""
+    fp8 = rows[rows["impl"] == study.FP8]["tflop_s"].max()
+    if spec.fp8_tensor != spec.int8_tensor or not fp8 > LEVEL * int8:
+        return ""
+    return f" FP8 products have the same peak and reach {fp8:,.0f}: this roof is not the tensor cores' limit."
 
 
 def _as_halves(fig: Figure, own: Rows, roof: float) -> None:
@@ -97,32 +111,43 @@ def _as_halves(fig: Figure, own: Rows, roof: float) -> None:
 def exactness(here: Lab) -> None:
     """Show how exact every rung is, on scales that are powers of two and against x as it was."""
     worst = errors_of_rungs(here, "mmq", study.judged)
-    most, furthest = worst["exact"].max(), worst["off"].max()
-    says = "Every exact rung is right to the last bit" if most == 0 else f"The largest error is {most:g}"
-    display.say(f"{says}. Against activations as they were, none is off by more than {furthest:.2%}.")
+    most, mine = worst["exact"].max(), worst[[name in _NAMES for name in worst.index]]["off"]
+    at = pd.Series([study.takes_halves(name) for name in mine.index], index=mine.index, dtype=bool)
+    int8, halves = mine[~at].max(), mine[at].max()
+    says = ""
+    if int8 > LEVEL * halves:
+        says = f"**FP16 is nearer to the truth: off by {halves:.2%} at most, int8 by {int8:.2%}.** FP16 "
+        says += "rounds a scaled weight, but takes activations as they are. Int8 is exact only for "
+        says += "activations that were quantised before. "
+    elif halves > LEVEL * int8:
+        says = f"**Int8 is nearer to the truth: off by {int8:.2%} at most, FP16 by {halves:.2%}.** "
+    elif len(mine):
+        says = f"No rung is off by more than {mine.max():.2%}. "
+    says += "Where scales are powers of two, every int8 rung is right to the last bit."
+    if most > 0:
+        says = says.replace("every int8 rung is right to the last bit", f"the largest error is {most:g}")
+    display.say(says)
 
 
 def ladder(here: Lab, tokens: int, n: int, k: int) -> Rows:
     """The rows of the ladder and its peers at one product, with their gain over the row above."""
     rows = here.measure("mmq", study.ladder(tokens, n, k))
     rows = rows[~rows["options"].str.contains("scale_bytes", na=False)].copy()
-    rows["off"] = (rows["error"] / rows["error_budget"]).fillna(0)
     own = rows["kind"] == "own"
     rows["gain"] = (rows["median_us"].shift() / rows["median_us"]).where(own & own.shift(fill_value=False))
     return rows
 
 
 def ladder_times(rows: Rows, gpu: str) -> None:
-    """Show every rung's error, time and gain over the one below it, folded."""
-    names = {"impl": "Rung or peer", "off": "Error ÷ allowed"}
-    names |= {"predicted_us": "By datasheet (µs)", "median_us": "Median (µs)"}
+    """Show every rung's time and gain over the one below it, folded."""
+    names = {"impl": "Rung or peer", "predicted_us": "By datasheet (µs)", "median_us": "Median (µs)"}
     names |= {"tflop_s": "TOP/s or TFLOP/s", "gain": "× the row above", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us", "tflop_s"), "{:,.0f}")
     caption = (
         "By datasheet: the longest of bytes over bandwidth, operations over the tensor cores' peak, and "
     )
     caption += "issue slots"
-    forms |= {"off": "{:.0%}", "gain": "{:.2f}"}
+    forms |= {"gain": "{:.2f}"}
     display.fold(f"Every rung and peer on the {gpu}", [(rows, names, forms, caption)])
 
 
@@ -179,7 +204,7 @@ def _standing(both: Rows) -> str:
 
 
 def bytes_read_again(counted: Rows, cases: list[Any], n: int, k: int) -> None:
-    """Show predicted and counted bytes that SMs read, folded."""
+    """Say how far the bytes that SMs read are from those predicted; every rung's, and DRAM's, folded."""
     counted["weights"] = [study.reads(case)[0] for case in cases]
     counted["mb"] = [study.reads(case)[2] / 1e6 for case in cases]
     counted["read"] = counted["sm_read_bytes"] / 1e6
@@ -188,44 +213,45 @@ def bytes_read_again(counted: Rows, cases: list[Any], n: int, k: int) -> None:
     names |= {"mb": "SMs read, predicted (MB)", "read": "Counted (MB)"}
     names |= {"dram": "DRAM read ÷ weights", "l2_hit_pct": "L2 hits %"}
     forms = dict.fromkeys(("mb", "read", "l2_hit_pct"), "{:,.0f}") | {"dram": "{:.2f}"}
-    display.table(counted, names, forms, "Bytes that every rung reads, predicted and counted", folded=True)
+    if text := _bytes_explained(counted):
+        display.say(text)
+    table = (counted, names, forms, "Bytes that every rung reads, predicted and counted")
+    display.fold_parts("Every rung's bytes, from L2 and from DRAM", [table, *_order(counted)])
 
 
-def bytes_explained(counted: Rows) -> None:
-    """Say how far counted bytes are from predicted ones."""
-    if {"2_prefetch", "3_wide"} <= set(counted["impl"]):
-        seen = counted.set_index("impl")
+def _bytes_explained(counted: Rows) -> str:
+    """How far counted bytes are from predicted ones."""
+    seen, text = counted.set_index("impl"), ""
+    if {"2_prefetch", "3_wide"} <= set(seen.index):
         narrow, wider = seen.loc["2_prefetch"], seen.loc["3_wide"]
-        text = f"- From rung 2 to rung 3 the weights are read {wider['weights']} times instead of "
+        text += f"From rung 2 to rung 3 the weights are read {wider['weights']} times instead of "
         text += f"{narrow['weights']}: predicted {narrow['mb'] - wider['mb']:,.0f} MB less, counted "
-        text += f"{narrow['read'] - wider['read']:,.0f}.\n"
-        if "5_large_tiles" in seen.index:
-            again = seen.loc["5_large_tiles", "weights"]
-            text += (
-                f"- Rung 5's tile has half the tokens and twice the rows: weights are read {again} times, "
-            )
-            text += "activations half as often.\n"
-        off = (counted["read"] / counted["mb"] - 1).abs()
-        text += f"- All counts lie within {math.ceil(100 * off.max())}% of the prediction"
+        text += f"{narrow['read'] - wider['read']:,.0f}. "
+    off = (counted["read"] / counted["mb"] - 1).abs().max()
+    if not math.isnan(off):
+        text += f"All rungs' counts lie within {math.ceil(100 * off)}% of the prediction"
         if (counted["read"] * LEVEL < counted["mb"]).any():
-            text += ". Where one is below it, most likely a tile found in its SM what another had read"
-        display.say(f"{text}.")
+            text += "; where one is below it, most likely a tile found in its SM what another had read"
+        text += "."
+    return text
 
 
-def order_explained(counted: Rows) -> None:
-    """Say how often rungs with either order of tiles read DRAM."""
+def _order(counted: Rows) -> list[Any]:
+    """How often rungs with either order of tiles read DRAM, and the two orders drawn."""
     seen = counted.set_index("impl")
-    if {"4_cp_async", "5_large_tiles"} <= set(seen.index):
-        narrow, square = (float(seen.loc[name, "dram"]) for name in ("4_cp_async", "5_large_tiles"))
-        text = ""
-        if narrow > LEVEL * square:
-            text = (
-                "How often DRAM is read depends on the order of the tiles too. Rungs 1 to 4 come back to a "
-            )
-            text += "row of tiles when L2 has lost much of its weights. From rung 5 on tiles that run "
-            text += "together share their weights in L2. "
-        text += f"Rung 4 reads DRAM {narrow:.2f} times the weights' bytes, rung 5 "
-        display.say(f"{text}{square:.2f} times, {seen.index[-1]} {seen['dram'].iloc[-1]:.2f}.")
+    if not {"4_cp_async", "5_large_tiles"} <= set(seen.index):
+        return []
+    narrow, square = (float(seen.loc[name, "dram"]) for name in ("4_cp_async", "5_large_tiles"))
+    text = ""
+    if narrow > LEVEL * square:
+        text = "How often DRAM is read depends on the order of the tiles too. Rungs 1 to 4 come back to a "
+        text += (
+            "row of tiles when L2 has lost much of its weights. From rung 5 on tiles that run together share "
+        )
+        text += "their weights in L2. "
+    text += f"Rung 4 reads DRAM {narrow:.2f} times the weights' bytes, rung 5 {square:.2f} times, "
+    text += f"{seen.index[-1]} {seen['dram'].iloc[-1]:.2f}."
+    return [text, diagram.order_of_tiles().html()]
 
 
 def takeaway(chips: Rows, gpu: str, exact: Rows, int8: float, halves: Rows) -> None:
@@ -239,13 +265,12 @@ def takeaway(chips: Rows, gpu: str, exact: Rows, int8: float, halves: Rows) -> N
     )
     text += ".\n"
     text += f"- On the {gpu} the best exact rung reaches {exact['tflop_s'].iloc[0]:,.0f} TOP/s, "
-    text += f"{exact['tflop_s'].iloc[0] / int8:.0%} of int8 without scales"
+    text += f"{exact['tflop_s'].iloc[0] / int8:.0%} of a library's int8 without scales"
     if len(halves):
         text += f"; in-kernel FP16 reaches {halves['tflop_s'].iloc[0]:,.0f} TFLOP/s"
     text += (
-        ".\n- A tile twice as wide reads the weights half as often; bytes can be predicted from its shape.\n"
+        ".\n- A tile twice as wide reads the weights half as often; bytes can be predicted from its shape."
     )
-    text += "- `cp.async` wants alignment that 34-byte blocks don't have."
     display.say(text)
 
 

@@ -12,7 +12,13 @@ from rooflab.lab import Lab
 from rooflab.ops import stream_k
 from rooflab.pages import Rows
 from rooflab.studies import mmq as study
-from rooflab.view import diagram, display, plot
+from rooflab.view import diagram, display
+
+_LEFT_OVER = (
+    "Rung 7 gives each SM one tile after another. In the last turn there may be fewer tiles than SMs, and "
+    "some SMs idle. Rung 8 ([source](../kernels/mmq/8_stream_k.cu)) cuts the tiles left over along k, so "
+    "that every SM has an equal part; the parts' sums are then added."
+)
 
 _STREAM_K = """
 Rung 8 is rung 7 with blocks that stay. Each takes its part of the tiles left over, which are divided along k,
@@ -38,9 +44,9 @@ _TILE_ORDER = """
 once, when the weights are loaded:
     quants + 128, in the order of the tensor core's first operand
 for each 32 of k, a warp:
-    load 16 bytes: 16 weights of mine         # rung 8: eight loads of 2 bytes
+    load 16 bytes: 16 weights of mine         # rung 7: eight loads of 2 bytes
     for each two of them:
-        bits = 0x64, byte, 0x64, byte         # FP16: 1024 + 128 + q, as drawn above
+        bits = 0x64, byte, 0x64, byte         # FP16: 1024 + 128 + q, as in rung 7
         a = (bits - 1152) * scale             # exact, then rounded once
 ```
 
@@ -49,50 +55,32 @@ for each 32 of k, a warp:
 
 
 def rung_8(here: Lab, rows: Rows, gpu: str, tokens: int, n: int, k: int) -> None:
-    """Say what dividing a tile's k is worth on this product; how it is done and where it pays, folded."""
-    by = rows.set_index("impl")["tflop_s"].dropna()
+    """Say, folded, what dividing a tile's k is worth on this product, how it is done and where it pays."""
+    by, said = rows.set_index("impl")["tflop_s"].dropna(), _LEFT_OVER
     if {"7_fp16_wgmma", "8_stream_k"} <= set(by.index):
         before, after = float(by["7_fp16_wgmma"]), float(by["8_stream_k"])
         level = max(before, after) / min(before, after) < LEVEL
         what = "it makes no difference" if level else "it helps" if after > before else "it does not help"
-        display.say(
-            f"Rung 8 is meant for products with few tiles; at {n:,} × {k:,} by {tokens:,} tokens {what}."
-        )
-    _divided_along_k(here, gpu)
+        said += f" At {n:,} × {k:,} by {tokens:,} tokens {what}: {after:,.0f} TFLOP/s, rung 7 {before:,.0f}"
+        said += f" (within {LEVEL - 1:.0%} is level)." if level else "."
+    _divided_along_k(here, gpu, said)
 
 
 def rung_9() -> None:
     """Draw where one lane's weights lie in tile order, and how they become FP16."""
     diagram.tile_order().show()
-    display.say(_TILE_ORDER)
+    display.fold_parts("Rung 9 in pseudocode", [_TILE_ORDER])
 
 
-def _gains_drawn(found: Rows, gpu: str) -> None:
-    """Draw how many times as fast rung 9 is as rung 8, by tokens, a line a matrix."""
-    title = "Rung 9 ÷ rung 8, times as fast"
-    fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, height=2.8)
-    for (n, k), mine in found.groupby(["n", "k"], sort=False):
-        plot.series(ax, mine["batch"], mine["gain"], label=f"{n:,} × {k:,}")
-    ax.axhline(1.0, color=plot.ROOF_COLOUR, linewidth=1)
-    ax.set_ylim(0.95 * min(1.0, found["gain"].min()), 1.05 * found["gain"].max())
-    ticks = [batch for batch in (8, 16, 32, 64, 128, 256, 512, 1024, 2048) if batch <= found["batch"].max()]
-    ax.set_xticks(ticks, ticks)
-    ax.legend(fontsize=8.5, frameon=False, loc="upper right")
-    ahead = (found["gain"] >= LEVEL).sum()
-    text = f"{title}, on {gpu}: above the line rung 9 is faster, by more than {LEVEL - 1:.0%} at {ahead} "
-    plot.show(fig, f"{text}of {len(found)} products, the matrices of the key by numbers of tokens.")
-
-
-def tile_order(here: Lab, gpu: str) -> None:
-    """Draw and say what weights in tile order are worth: rung 9 over rung 8, and beside cuBLAS on FP16."""
+def tile_order(here: Lab) -> None:
+    """Say what weights in tile order are worth: rung 9 over rung 8, and beside cuBLAS on FP16."""
     names = ("8_stream_k", "9_tile_order", "torch.matmul")
     cases = [c for c in here.cases("mmq") if c.cache == "cold" and not c.options and c.impl in names]
     rows = here.measure("mmq", here.held("mmq", cases))
     found = q8_0.gains(rows, *names[:2])
     if found.empty:
         return
-    _gains_drawn(found, gpu)
-    text = f"Over these products rung 9 is {found['gain'].min():.2f} to {found['gain'].max():.2f} "
+    text = f"Over {len(found)} products rung 9 is {found['gain'].min():.2f} to {found['gain'].max():.2f} "
     text += f"times as fast as rung 8, {found['gain'].median():.2f} times at the median. "
     rival = q8_0.gains(rows, names[2], names[1])
     rival = rival[rival["batch"] > 32]
@@ -101,9 +89,8 @@ def tile_order(here: Lab, gpu: str) -> None:
         text += "cuBLAS on resident FP16 weights reads nearly twice the bytes. Beyond 32 tokens rung 9 is "
         text += f"level with it (within {LEVEL - 1:.0%}) or ahead at {level} of {len(rival)} products; at "
         text += f"the worst of them it is {rival['gain'].min():.2f} times as fast."
-    display.say(text)
-    parts = [_exchange(found), _widths(found)]
-    display.fold_parts("Rung 9 on small products: shared tiles, and tiles that fit", filter(None, parts))
+    parts = [text, _exchange(found), _widths(found)]
+    display.fold_parts("Rung 9 on other shapes: shared tiles, and tiles that fit", filter(None, parts))
 
 
 def _widths(found: Rows) -> str:
@@ -172,11 +159,11 @@ def _exchange(found: Rows) -> str:
     return text + "\n" + _EXCHANGE
 
 
-def _divided_along_k(here: Lab, gpu: str) -> None:
+def _divided_along_k(here: Lab, gpu: str, said: str) -> None:
     """Show, folded, how rung 8 divides a tile's k, and where that is faster than rung 7."""
     cases = [c for c in here.cases("mmq") if c.cache == "cold" and not c.options]
     found = q8_0.divided_along_k(here.measure("mmq", [c for c in cases if study.takes_halves(c.impl)]))
-    parts: list[Any] = [_STREAM_K]
+    parts: list[Any] = [said, diagram.divided_along_k().html(), _STREAM_K]
     if len(found):
         by = found.groupby("where")["gain"].agg(["size", "min", "median", "max"])
         by = by.reindex([q8_0.IDLE, q8_0.WIDER, q8_0.NEITHER]).dropna().reset_index()
@@ -193,4 +180,4 @@ def _divided_along_k(here: Lab, gpu: str) -> None:
         text += f"{min(waits):.1f} to {max(waits):.1f} µs longer on an H200. Rung 8 is faster by more than "
         text += f"{LEVEL - 1:.0%} at {(found['gain'] >= LEVEL).sum()} of {len(found)} products."
         parts += [text, (by, names, forms, f"Rung 8 ÷ rung 7, {gpu}: by what rung 7 leaves idle")]
-    display.fold_parts("Rung 8 in pseudocode, and where it is faster than rung 7", parts)
+    display.fold_parts("Rung 8: share the tiles left over, and where that is faster than rung 7", parts)

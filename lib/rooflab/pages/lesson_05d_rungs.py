@@ -1,4 +1,4 @@
-"""Lesson 05d's climb: what each rung is worth over the one below it."""
+"""Lesson 05d's rungs: what each is worth over the one below it, and what its pictures leave out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from rooflab.ops import mmq
 from rooflab.pages import Rows
 from rooflab.studies import mmq as study
 from rooflab.view import diagram, display
+from rooflab.view.diagram import svg
 
+_BELOW = {"9_tile_order": "7_fp16_wgmma"}  # rung 8 is no step of the page's climb
 _REFERENCE = "h200"  # whose data sheet is taken for a device that is no Hopper
 
 
@@ -23,7 +25,7 @@ def worth(rows: Rows, counted: Rows, name: str) -> None:
         display.say("*No measurement of this rung on this device.*")
         return
     names = [rung.name for rung in mmq.LADDERS["mmq"]]
-    below = names[names.index(name) - 1] if name != names[0] else ""
+    below = _BELOW.get(name, names[names.index(name) - 1] if name != names[0] else "")
     halves = study.takes_halves(name)
     rate = float(rows.set_index("impl").loc[name, "tflop_s"])
     text = f"**Measured: {rate:,.0f} {'TFLOP/s' if halves else 'TOP/s'}"
@@ -34,8 +36,6 @@ def worth(rows: Rows, counted: Rows, name: str) -> None:
         text += _conversions(seen)
     if name == "5_large_tiles":
         text += _registers(rows.set_index("impl"), seen)
-    if name == "6_wgmma":
-        text += _tensor_cores(seen)
     display.say(text.strip())
 
 
@@ -87,20 +87,58 @@ def _registers(by: Rows, seen: Rows) -> str:
     )
 
 
-def _tensor_cores(seen: Rows) -> str:
-    """How long the tensor cores work for the same int8 products by mma and by wgmma."""
-    names = ["5_large_tiles", "6_wgmma"]
-    known = seen.loc[[name for name in names if name in seen.index], ["tensor_pct", "time_ns"]]
-    if len(known) < len(names) or not (known > 0).all(axis=None):
-        return ""
-    busy = seen.loc[names, "tensor_pct"] / 100 * seen.loc[names, "time_ns"] / 1e3
-    operations = 2.0 * math.prod(study.Mmq().case(seen.loc[names[0], "case"]).matrix)
-    rates = operations / busy / 1e6  # TOP/s
-    text = f"For the same products mma keeps the tensor cores busy for {busy[names[0]]:,.0f} µs, wgmma for "
-    text += f"{busy[names[1]]:,.0f}"
-    if rates[names[1]] > LEVEL * rates[names[0]]:
-        text += f": while busy, they do {rates[names[1]] / rates[names[0]]:.1f} times as much by wgmma"
-    return text + "."
+def mma_ceiling(here: Lab, counted: Rows) -> None:
+    """Say what tensor cores do by mma while they are busy, beside what two instructions a sum allow: which of
+    them sets the limit, whether that is above FP16's peak, and how far from it rung 5 is.
+    """
+    name, seen = "5_large_tiles", counted.set_index("impl")
+    wanted = ["tensor_pct", "time_ns", "inst_executed", "issue_active"]
+    if not here.spec or name not in seen.index or not (seen.loc[name, wanted] > 0).all():
+        return
+    case = study.Mmq().case(seen.loc[name, "case"])
+    each, row, operations = study.operations_of(name) or 0, seen.loc[name], 2.0 * math.prod(case.matrix)
+
+    def rate(of: Any) -> float:  # TOP/s while the tensor cores are busy
+        return operations / (of["tensor_pct"] / 100 * of["time_ns"]) / 1e3
+
+    busy, half = row["tensor_pct"] / 100 * row["time_ns"] / 1e3, here.spec.fp16_tensor
+    bound = study.issue_bound(here.spec, each)
+    text = f"**Is mma itself too slow?** Rung 5 keeps the tensor cores busy for {busy:,.0f} µs. "
+    text += f"In these they do {rate(row):,.0f} TOP/s, mma's own ceiling at the counted clock"
+    if "6_wgmma" in seen.index and (seen.loc["6_wgmma", wanted] > 0).all():
+        text += f" (wgmma's in rung 6: {rate(seen.loc['6_wgmma']):,.0f})"
+    limit = min(rate(row), bound)
+    text += f". Scaling by {each} instructions allows {bound:,.0f}, so "
+    text += "scaling is the tighter limit. " if bound < rate(row) else "mma is the tighter limit. "
+    reached = operations / row["time_ns"] / 1e3 / limit
+    scaled = (study.scaling(case) or 0) / row["inst_executed"] * row["issue_active"]
+    spent = f"scaling takes {scaled:.0%} of its issue slots, other instructions "
+    spent += f"{row['issue_active'] - scaled:.0%}, and {1 - row['issue_active']:.0%} pass unused"
+    if limit > LEVEL * half:
+        text += f"It lies above FP16's peak of {half:,.0f} TFLOP/s: the bound alone does not rule out "
+        text += f"int8 by mma on the {here.spec.name}. Rung 5 reaches {reached:.0%} of it: {spent}."
+    else:
+        text += (
+            f"It does not lie above FP16's peak of {half:,.0f} TFLOP/s. Rung 5 reaches {reached:.0%} of it: "
+        )
+        text += f"{spent}."
+    display.say(text)
+
+
+def who_holds_what() -> None:
+    """Draw, folded, which lane holds which of an mma's sums."""
+    svg.fold("Drawn: which lane holds which of the 16 × 8 sums", [diagram.accumulators()])
+
+
+def byte_as_half() -> None:
+    """Show, folded, how a quant becomes FP16 without a conversion."""
+    text = (
+        "FP16 numbers from 1024 to 2047 lie exactly one apart, so a byte in the lower half of such a "
+        "number's bits adds its own value. The byte is the quant + 128; one subtraction takes "
+        "1024 + 128 off again."
+    )
+    parts = [text, diagram.byte_to_half().html()]
+    display.fold_parts("Two instructions a weight: a quant becomes FP16 without a conversion", parts)
 
 
 def turns_drawn(here: Lab) -> Any:

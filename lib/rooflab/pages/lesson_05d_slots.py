@@ -18,6 +18,7 @@ from rooflab.words import listed
 
 SCALING = 3  # instructions for a block's sum: convert, multiply, multiply-add
 SLOTS = "Instructions that fit, a sum"
+_WRITTEN = 0.05  # of the longest bar: plot.stacked writes numbers into parts from there on
 
 
 def _pays(chip: Device, each: int) -> str:
@@ -36,7 +37,7 @@ def room_on(spec: Device | None, each: int) -> str:
     chips = [device.get("h200"), device.get("rtx-4090")]
     if spec and spec.name not in [chip.name for chip in chips]:
         chips.append(spec)
-    verdicts = {"yes": "int8 pays in full", "in part": "int8 pays in part", "no": "int8 does not pay"}
+    verdicts = {"yes": "int8 pays in full", "in part": "int8 pays in part", "no": "FP16 is faster"}
     said = [
         f"the {chip.name} has time for {study.room(chip):.1f}: {verdicts[_pays(chip, each)]}"
         for chip in chips
@@ -70,7 +71,7 @@ def slots_by_gpu() -> Rows:
     fast, slow = device.get("h200"), device.get("rtx-4090")
     diagram.issue_slots((slow, fast), halves=(fast,)).show()
     lanes, sums = fast.fp32 / 2, fast.int8_tensor / 64
-    display.say(
+    derived = (
         f"The {fast.name}'s numbers, from its datasheet:\n\n"
         f"- **Instructions**: {fast.fp32:g} TFLOP/s in FP32 are {fast.fp32:g} ÷ 2 = {lanes:.2f} × 10¹² "
         "multiply-adds of single lanes a second.\n"
@@ -92,7 +93,11 @@ def slots_by_gpu() -> Rows:
     chips = pd.DataFrame(chips, columns=columns)
     forms = dict.fromkeys(columns[2:], "{:,.0f}") | {SLOTS: "{:.1f}"}
     caption = "Instructions that a lane has time for while the tensor cores make one sum, and TOP/s"
-    display.table(chips, dict(zip(columns, columns, strict=True)), forms, caption, folded=True)
+    peaks = (chips, dict(zip(columns, columns, strict=True)), forms, caption)
+    summary = (
+        f"Where {study.room(fast):.1f} and {study.issue_bound(fast, SCALING):,.0f} come from, and other GPUs"
+    )
+    display.fold_parts(summary, [derived, peaks])
     return chips
 
 
@@ -123,8 +128,9 @@ def _with_two(chips: list[Device]) -> list[str]:
         return []
     each = listed(f"{study.issue_bound(chip, 2):,.0f} TOP/s on the {chip.name}" for chip in two)
     return [
-        f"**Two instructions would allow {each}, but only mma can do with two** (rung 5 does, "
-        "and says how). Hopper's peak rate is that of wgmma, and wgmma needs all three."
+        "Tensor cores are started by a warp's **mma**, or on Hopper by four warps' **wgmma**, which is "
+        f"faster. **Two instructions would allow {each}, more than FP16, but only mma can do with two**; "
+        "wgmma needs all three. Rung 5 tries it and measures mma's own ceiling."
     ]
 
 
@@ -152,6 +158,10 @@ def time_by_rung(here: Lab, rows: Rows, tokens: int, n: int, k: int) -> None:
     fig, ax = plot.figure("µs", title=title, height=1.4 + 0.26 * len(shapes))
     parts = {"scaling": scaled, "other instructions": used - scaled, "no instruction": us - used}
     plot.stacked(ax, [shape.impl for shape in shapes], parts, "µs")
+    for place, (whole, *each) in enumerate(zip(us, *parts.values(), strict=True)):
+        if min(each) < _WRITTEN * us.max():  # a part too narrow for its number
+            said = " + ".join(f"{part:.0f}" for part in each)
+            ax.text(whole + 0.01 * us.max(), place, f"{said} = {sum(each):.0f} µs", va="center", fontsize=8)
     said = f"{title}: the timed µs, in the shares of slots that Nsight Compute counted. Scaling is "
     said += f"{scaled[0] / us[0]:.0%} of {shapes[0].impl}'s time and {scaled[-1] / us[-1]:.0%} of "
     plot.show(fig, f"{said}{shapes[-1].impl}'s.")
@@ -167,8 +177,8 @@ def counters(here: Lab, tokens: int, n: int, k: int) -> tuple[Rows, list[Any]]:
     return counted, cases
 
 
-def slots_counted(cases: list[Any], counted: Rows) -> None:
-    """Show what takes every rung's issue slots: scaling, as derived, beside all instructions, as counted."""
+def _slots_counted(cases: list[Any], counted: Rows) -> tuple[Any, ...]:
+    """What takes every rung's issue slots: scaling, as derived, beside all instructions, as counted."""
     counted["each"] = [study.operations_of(case.impl) for case in cases]
     counted["scaling"] = [(study.scaling(case) or float("nan")) / 1e6 for case in cases]
     counted["all"] = counted["inst_executed"] / 1e6
@@ -181,26 +191,35 @@ def slots_counted(cases: list[Any], counted: Rows) -> None:
     names |= {"tensor_pct": "Tensor cores busy %"}
     forms = dict.fromkeys(("each", "scaling", "all", "tensor_pct"), "{:,.0f}")
     forms |= dict.fromkeys(("slots", "scaled"), "{:.0%}")
+    caption = "Instructions of warps, each of which scales 32 sums, and the share of issue slots they take"
+    return counted, names, forms, caption
+
+
+def slots_explained(cases: list[Any], counted: Rows, here: Lab, rows: Rows) -> None:
+    """Say what scaling takes of the issue slots, what that allows, and what the tensor cores do meanwhile;
+    every rung's slots, folded.
+    """
     if counted.empty:
         return
-    display.table(
-        counted,
-        names,
-        forms,
-        "Instructions of warps, each of which scales 32 sums, and the share of issue slots they take",
-        folded=True,
+    table = _slots_counted(cases, counted)
+    says, clock = _slots_said(counted, here, rows)
+    if says:
+        display.say(says)
+    summary = "Every rung's issue slots" + ", and why a share of them is not that share of the bound" * bool(
+        clock
     )
+    display.fold_parts(summary, [*filter(None, [clock]), table])
 
 
-def slots_explained(counted: Rows, here: Lab, rows: Rows) -> None:
-    """Say what scaling takes of the issue slots, what that allows, and what the tensor cores do meanwhile."""
+def _slots_said(counted: Rows, here: Lab, rows: Rows) -> tuple[str, str]:
+    """What takes the fastest exact rung's slots, and how counted cycles differ from the datasheet's."""
     found = counted[counted["each"].notna()].set_index("impl")
     if not len(found) or not here.spec:
-        return
+        return "", ""
     exact = rows[(rows["kind"] == "own") & ~rows["impl"].map(study.takes_halves)].set_index("impl")
     exact = exact.dropna(subset="median_us").sort_values("median_us")
     if exact.empty:
-        return
+        return "", ""
     top = exact.index[0]
     name = top if top in found.index else found.index[-1]
     row = found.loc[name]
@@ -212,11 +231,17 @@ def slots_explained(counted: Rows, here: Lab, rows: Rows) -> None:
             ": most likely a warp waits for a product before it can scale the sums, and the others do not "
         )
         text += "fill every gap"
+    predicted, busy = min(1.0, study.room(here.spec) / row["each"]), row["tensor_pct"] / 100
+    text += (
+        f". The prediction kept the tensor cores busy for {predicted:.0%} of the time; counted are {busy:.0%}"
+    )
+    if busy < predicted:
+        text += ", as scaling does not have all slots to itself"
     share = exact["tflop_s"].iloc[0] / bound
     text += f". If scaling took all slots, at the datasheet's clock, that would make {bound:,.0f} TOP/s; by "
-    display.say(f"{text}time {name} is at {share:.0%} of it.")
-    if clock := _clock_counted(row, here, name):
-        display.fold_parts(f"Why {share:.0%}, if scaling takes {row['scaled']:.0%} of the slots", [clock])
+    text += f"time {name} is at {share:.0%} of it."
+    clock = _clock_counted(row, here, name)
+    return text, clock and f"Why {share:.0%}, if scaling takes {row['scaled']:.0%} of the slots? {clock}"
 
 
 def _clock_counted(row: Any, here: Lab, name: str) -> str:

@@ -284,7 +284,10 @@ def tiles_along_k(texts: Mapping[str, str] | None = None, only: Sequence[str] = 
     words = {
         "1_tile": ("Rung 1: load, wait, multiply", 1),
         "2_prefetch": ("Rungs 2 and 3: the next tile is on its way, by registers", 1),
-        "4_cp_async": (f"Rung 4: cp.async fills {stages} slots ahead", stages),
+        "4_cp_async": (
+            f"Rung 4: cp.async, {counted(stages - 1, 'tile')} ahead in a ring of {stages} slots",
+            stages,
+        ),
     }
     ways = [
         Way(title, product_program((texts or {}).get(name) or _source(list(ladder.values()), name), slots))

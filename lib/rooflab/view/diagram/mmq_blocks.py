@@ -106,6 +106,9 @@ def warpgroups_take_turns(chip: Device, text: str | None = None) -> Drawing:
         if start < end:
             wide = min(_COPY, end - start) * unit
             canvas.cell(left + start * unit, y, wide, 22, f"tile {tile}", GREY)
+    full, again = (turns.slots - 1) * _COPY, max(freed, (turns.slots - 1) * _COPY)
+    if (again - full) * unit > 40 and again <= end:
+        canvas.text(left + (full + again) / 2 * unit, y + 15, "ring full", svg.SMALL, "middle")
     y += 27
     canvas.text(0, y + 15, "tensor cores", svg.SMALL)
     canvas.rect(left, y, end * unit, 22, NONE, 0.3)
@@ -118,22 +121,25 @@ def warpgroups_take_turns(chip: Device, text: str | None = None) -> Drawing:
         mine = [bar for bar in bars if bar.row == f"warpgroup {group}"]
         canvas.boxes([(left + bar.start * unit, y, scale * unit, 22, f"{bar.tile}", AMBER) for bar in mine])
         y += 25
-    busy = sum(bar.end - bar.start for bar in bars if bar.row == "tensor cores") / end
     scales = sum(bar.end - bar.start for bar in bars if bar.what == "scale") / end
-    words = f"tile 0, {chip.name}, by arithmetic: issue slots busy {scales:.0%} of the time, "
-    words += f"tensor cores {busy:.0%}"
+    words = f"{chip.name}, by arithmetic: issue slots busy {scales:.0%} of the time"
     canvas.text(left, y + 10, words, svg.SMALL, bold=True)
     canvas.text(
-        0, y + 30, "Blue: a product of 32 of k, the letter is its warpgroup's. Orange: its sums", svg.SMALL
+        0,
+        y + 30,
+        "Blue: a product of 32 of k of tile 0, the letter is its warpgroup's. Orange: its sums are",
+        svg.SMALL,
     )
-    below = (
-        f"are scaled, block 0 to {turns.blocks - 1} of the tile. White: waits. A copy's length is an example."
-    )
+    below = f"scaled, for the tile's blocks 0 to {turns.blocks - 1}. White: waits. A copy's length is an"
+    last = f"example. The ring has {turns.slots} slots: tile {turns.slots} waits until tile 0 is released."
     canvas.text(0, y + 45, below, svg.SMALL)
-    says = f"One group copies into {turns.slots} slots ahead; {counted(turns.groups, 'warpgroup')} start "
-    says += f"products and scale their sums one after the other. Of {words}. A product takes {product:.1f} "
+    canvas.text(0, y + 60, last, svg.SMALL)
+    says = f"One group copies into a ring of {turns.slots} slots; {counted(turns.groups, 'warpgroup')} start "
+    says += (
+        f"products and scale their sums one after the other. Tile 0, {words}. A product takes {product:.1f} "
+    )
     says += f"slots a sum, scaling {scale:g}."
-    return single("Rung 6: one warpgroup scales while others' products run", says, canvas)
+    return single("Rung 6 at tile 0: one warpgroup scales while others' products run", says, canvas)
 
 
 # --- stream-K -----------------------------------------------------------------------------------------------

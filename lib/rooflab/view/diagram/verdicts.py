@@ -52,7 +52,10 @@ def verdicts(claims: Sequence[Judged], fills: Mapping[str, str], title: str) -> 
         y = 18 + place * (_LINES + _GAP)
         canvas.text(0, y + 12, claim.name, svg.SMALL, bold=True)
         for line, words in enumerate(claim.words.split("\n")):
-            canvas.text(_NAME, y + 12 + 13 * line, words, svg.SMALL)
+            size = svg.SMALL
+            while size > 7 and svg.wide(words, size) > first - _NAME - 4:
+                size -= 1
+            canvas.text(_NAME, y + 12 + 13 * line, words, size)
         _found(canvas, first, y, _WIDE, claim.stated, fills)
         wide = _AGAIN if len(claim.restated) > 1 else most * (_AGAIN + _GAP) - _GAP
         for k, found in enumerate(claim.restated):

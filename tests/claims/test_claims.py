@@ -597,7 +597,9 @@ def test_the_best_rung_is_an_own_one_and_cold_ones_are_not_mixed_with_warm():
 
 # --- the whys -----------------------------------------------------------------------------------------------
 
-SOURCE = root_cause.Published(strided_us=4000.0, target_us=23.0, resident_us=180.0, tok_s=18.5)
+SOURCE = root_cause.Published(
+    strided_us=4000.0, target_us=23.0, resident_us=180.0, uploading_us=5000.0, tok_s=18.5
+)
 
 
 def test_each_why_has_a_number_of_the_source_s_and_one_of_ours():
@@ -616,7 +618,9 @@ def test_each_why_has_a_number_of_the_source_s_and_one_of_ours():
     slow = 192 * coalescing.moved() / 0.2 / 1e9
     assert f"192 products take {slow:.1f} ms strided" in rows["here"][0]
     assert "16.8 GB/s" in rows["theirs"][1] and "reads 200 GB/s, 20% of the read roof" in rows["here"][1]
-    assert rows["here"][2].startswith("32 sectors a request, 12% of them used; but L2 serves 87%")
+    assert rows["here"][2].startswith(
+        "32 sectors a load on average, 12% of their bytes used; but L2 serves 87%"
+    )
     assert rows["here"][2].endswith("DRAM 2.00 times")
     assert rows["theirs"][3].startswith("16 KiB") and rows["here"][3].startswith("16 KiB")
     assert "1_strided has " in rows["here"][4] and "6_column_strips " in rows["here"][4]
@@ -631,7 +635,10 @@ def test_a_why_without_rows_says_so():
 def test_the_source_s_figures_come_from_the_published_tables():
     store = lab.open("replay", "rtx-4090-published").store
     found = root_cause.published(store.read("gemv"), store.read("decode"))
-    assert found.strided_us > 1e3 > found.resident_us > found.target_us > 10 and found.tok_s > 10
+    assert (
+        found.uploading_us > found.strided_us > 1e3 > found.resident_us > found.target_us > 10
+        and found.tok_s > 10
+    )
 
 
 def test_a_list_says_what_a_board_says_with_restatements_under_their_claims():

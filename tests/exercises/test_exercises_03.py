@@ -67,17 +67,16 @@ WRONG = {
         "    return max(1, min(int(-(-gb_s * latency_ns // (4 * n))), k // 16))",
     },
     "03.4": {
-        "the first sum alone": "def diagnose(expected, sums):\n"
-        "    return {1: 'right', 8: 'accumulator', 4: 'tile', 2: 'half'}.get(\n"
-        "        round(expected / sums[0]), 'unknown')",
-        "exact": "def diagnose(expected, sums):\n"
-        "    if len(set(sums)) > 1:\n        return 'state'\n"
-        "    return {1: 'right', 8: 'accumulator', 4: 'tile', 2: 'half'}.get(expected / sums[0], 'unknown')",
-        "state first, then a guess": "def diagnose(expected, sums):\n"
-        "    if max(sums) != min(sums):\n        return 'state'\n"
-        "    ratio = expected / sums[0]\n"
-        "    return min((abs(ratio - f), w) for f, w in\n"
-        "               ((1, 'right'), (8, 'accumulator'), (4, 'tile'), (2, 'half')))[1]",
+        "the sign left out": "def worth_of(sign, bar, slow, fast):\n"
+        "    return {(False, True): 'works', (True, True): 'lax', (True, False): 'backwards',\n"
+        "            (False, False): 'strict'}[slow < bar, fast < bar]",
+        "what was not recorded fails": "def worth_of(sign, bar, slow, fast):\n"
+        "    met = [v < bar if sign == '<' else v > bar for v in (slow, fast)]\n"
+        "    return {(0, 1): 'works', (1, 1): 'lax', (1, 0): 'backwards', (0, 0): 'strict'}[tuple(met)]",
+        "at the bar is met": "def worth_of(sign, bar, slow, fast):\n"
+        "    if slow != slow or fast != fast:\n        return 'open'\n"
+        "    met = [v <= bar if sign == '<' else v >= bar for v in (slow, fast)]\n"
+        "    return {(0, 1): 'works', (1, 1): 'lax', (1, 0): 'backwards', (0, 0): 'strict'}[tuple(met)]",
     },
     "03.5": {
         "every layer once": "def tokens_per_s(projections, weight_bytes, gb_s):\n"

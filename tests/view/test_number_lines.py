@@ -3,7 +3,7 @@
 import pytest
 from rooflab.errors import UsageError
 from rooflab.view import diagram
-from rooflab.view.diagram import svg
+from rooflab.view.diagram import svg, uploads
 
 UNDER = diagram.Line("time", "{:.0f} µs", ("<", 50.0), (">", 100.0), [(472.0, "measured"), (66.0, "floor")])
 OVER = diagram.Line("hits", "{:.0%}", (">", 0.5), None, [(0.8, "strided"), (0.03, "best")])
@@ -50,17 +50,36 @@ def test_a_scale_has_round_numbers_and_says_where_it_is_logarithmic():
 
 def test_a_claim_is_a_line_of_its_words_and_verdicts():
     fills = {"holds": svg.SKY, "refuted": svg.AMBER, "not recorded": svg.NONE}
-    judged = [diagram.Judged("H1", "holds", ["refuted", "holds"]), diagram.Judged("H2", "refuted", [])]
+    again = [diagram.Found("refuted", "sufficient, best"), diagram.Found("holds")]
+    judged = [
+        diagram.Judged("H1", diagram.Found("holds"), again),
+        diagram.Judged("H2", diagram.Found("refuted"), []),
+    ]
     drawing = diagram.verdicts(judged, fills, "Two claims")
-    assert drawing.says == "H1 holds (restated: refuted, holds); H2 refuted."
+    assert drawing.says == "H1 holds (restated: refuted, sufficient, best and holds); H2 refuted."
+    assert ">sufficient, best<" in drawing.svg()
     assert [drawing.svg().count(f'fill="{fill}"') for fill in (svg.SKY, svg.AMBER)] == [2, 2]
     assert "not recorded" not in drawing.svg()
-    turned = diagram.verdicts([judged[0], judged[1]._replace(stated="holds")], fills, "Two claims")
+    turned = diagram.verdicts(
+        [judged[0], judged[1]._replace(stated=diagram.Found("holds"))], fills, "Two claims"
+    )
     assert turned.svg().count(f'fill="{svg.SKY}"') == 3
-    told = diagram.verdicts([judged[1]._replace(words="time < 50 µs")], fills, "One claim")
-    assert "time &lt; 50 µs" in told.svg() and told.says == "H2 (time < 50 µs) refuted."
+    told = diagram.verdicts([judged[1]._replace(words="time\n< 50 µs")], fills, "One claim")
+    assert ">&lt; 50 µs<" in told.svg() and told.says == "H2 (time < 50 µs) refuted."
     with pytest.raises(UsageError, match="at least one claim"):
         diagram.verdicts([], fills, "None")
+
+
+def test_calls_are_bars_of_the_copy_and_the_kernel():
+    call = uploads.Call("copied", 10_000.0, 9_500.0)
+    drawing = uploads.uploads({"here": [call], "there": [uploads.Call("told", 4_000.0, None)]}, "Calls")
+    assert drawing.says == (
+        "here: copied 10.00 ms, of which the copy 9.50. there: told 4.00 ms, not divided."
+    )
+    assert ">copy 9.50<" in drawing.svg() and "does not divide" in drawing.svg()
+    assert "does not divide" not in uploads.uploads({"here": [call]}, "Calls").svg()
+    with pytest.raises(UsageError, match="at least one"):
+        uploads.uploads({"here": []}, "None")
 
 
 def test_a_test_put_to_kernels_is_a_line_of_what_it_measures_on_each():

@@ -1,4 +1,4 @@
-"""Checkers of lesson 03's exercises: sectors, blocks, failure ratios, three kernels to mend, tokens."""
+"""Checkers of lesson 03's exercises: sectors, blocks, tests on two kernels, three kernels to mend, tokens."""
 
 from __future__ import annotations
 
@@ -135,33 +135,32 @@ def _coalesced() -> Iterator[Trial]:
 
 
 @checker("03.4")
-def _diagnosis(diagnose: Callable[..., Any]) -> str:
-    """diagnose(expected, sums): what is wrong with a kernel by the ratios of repeated sums."""
-    cases: list[tuple[float, list[float], str]] = [
-        (64.0, [64.0, 64.0, 64.0], "right"),
-        (64.0, [8.0, 8.0, 8.0], "accumulator"),
-        (1e6, [250_000.4, 250_000.4], "tile"),
-        (-3.0, [-1.5, -1.5], "half"),
-        (64.0, [8.0, 16.0, 24.0], "state"),
-        (64.0, [64.0, 128.0], "state"),
-        (64.0, [32.0, 64.0, 32.0], "state"),
-        (64.0, [20.0, 20.0], "unknown"),
-        (64.0, [128.0, 128.0], "unknown"),
-        (64.0, [float("nan"), float("nan")], "unknown"),
+def _worth_of_a_test(worth_of: Callable[..., Any]) -> str:
+    """worth_of(sign, bar, slow, fast): what a test is worth by its verdicts on a slow and a fast kernel."""
+    nan = math.nan
+    cases: list[tuple[str, float, float, float, str]] = [
+        ("<", 300.0, 372.2, 61.4, "works"),
+        (">", 0.9, 0.22, 0.97, "works"),
+        ("<", 100.0, 90.5, 17.0, "lax"),
+        (">", 10_000.0, 11_047.0, 58_953.0, "lax"),
+        (">", 0.5, 0.8, 0.03, "backwards"),
+        ("<", 23.0, 17.0, 40.0, "backwards"),
+        (">", 10.0, 0.2, 5.34, "strict"),
+        ("<", 50.0, 50.0, 17.0, "works"),
+        (">", 0.9, nan, 0.4, "open"),
+        ("<", 50.0, 90.5, nan, "open"),
     ]
-    for expected, sums, right in cases:
-        got = called(diagnose, expected, list(sums))
+    for sign, bar, slow, fast, right in cases:
+        got = called(worth_of, sign, bar, slow, fast)
         if got == right:
             continue
-        shown = f"expected {expected:g}, got {', '.join(f'{value:g}' for value in sums)}"
-        if right == "state":
-            raise Wrong(f"{shown}: the same input gave different sums, which no ratio explains; not {got!r}.")
-        if right == "unknown":
-            raise Wrong(
-                f"{shown}: that is none of the known ratios, and a guess is worse than none; not {got!r}."
-            )
-        raise Wrong(f"{shown}: that is not {got!r}.")
-    return "first ask whether it is always the same, then by how much."
+        shown = f"the bar is {sign} {bar:g}, the slow kernel measures {slow:g}, the fast one {fast:g}"
+        if right == "open":
+            raise Wrong(f"{shown}: a value that was not recorded judges nothing; not {got!r}.")
+        if bar in (slow, fast):
+            raise Wrong(f"{shown}: a value at the bar does not meet it; not {got!r}.")
+        raise Wrong(f"{shown}: that test is not {got!r}.")
+    return "a test is worth running if it refutes the slow kernel and passes the fast one."
 
 
 def _starter(name: str) -> Path:

@@ -38,10 +38,9 @@ def opening(here: Lab) -> Opening:
     names = [WAYS[way] for way in rows["way"]]
     launches, gpu = 4 * int(rows["layers"].iloc[0]), here.run["gpu"]
     said = [f"{us:.1f} µs {name}" for us, name in zip(rows["each"], names, strict=True)]
-    answer = (
-        f"Into launches, where kernels are short.{_real_token(here)} On the {gpu} one launch from Python "
-    )
-    answer += f"takes, kernel included, {listed(said)}; the checks are of its arguments."
+    answer = f"Into launches, where kernels are short.{_real_token(here)} The chart is a smaller test on the "
+    answer += f"{gpu}, {launches} kernels in a chain, launched by a Python function that may check its "
+    answer += f"arguments: for each kernel it takes {listed(said)}."
     able = (
         "say what a launch costs the CPU, and when the GPU waits for it",
         "record a decoder's launches in a CUDA graph with buffers that stay valid",
@@ -64,7 +63,7 @@ def _real_token(here: Lab) -> str:
     if len(us) < len(cases):
         return ""
     eager, graph = (float(us[name]) for name in hf.VARIANTS[:2])
-    if graph >= eager:
+    if not graph < eager:  # nor where one is not a number
         return ""
     return (
         f" Lesson 02's token takes {eager / 1e3:.1f} ms launched from PyTorch and {graph / 1e3:.1f} ms as a "
@@ -123,6 +122,11 @@ def lookups_compared(rows: Rows, gpu: str, tokens: int, source: Store) -> None:
     )
     text += f"{us['1_token', 'graph'] / (2 * tokens):.1f} µs, and the single launch is still "
     text += f"{display.speed(us['1_token', 'graph'] / us['2_batched', 'graph'])}."
+    one = rows[rows["impl"] == "2_batched"].set_index("clock")
+    floor = float(one["floor"].iloc[0])
+    text += f" In its graph the single launch takes {one['median_us']['graph'] / floor:.1f} times what its "
+    text += f"bytes take at the copy roof; called from Python it takes {one['median_us']['wall']:.1f} µs, "
+    text += f"{1 - one['median_us']['graph'] / one['median_us']['wall']:.0%} of it the call."
     told = source.read("prefill").set_index("impl")["median_us"]
     text += f" The source reports {told['per_token'] / 1e3:.0f} ms before, "
     text += f"{told['batched'] / 1e3:.0f} ms after, on its GPU, with the rest of the step included."
@@ -240,37 +244,82 @@ def timed_chain(here: Lab) -> Rows:
 
 
 def chains(here: Lab) -> tuple[Rows, int]:
-    """Show a chain of launches by the way that it is launched; its rows and the number of launches."""
+    """Show a chain of launches by the way that it is launched, the kernel's part of it apart; its rows and
+    the number of launches.
+    """
     chain = timed_chain(here)
     layers = int(chain["layers"].iloc[0])
     launches = 4 * layers
-    names = {"said": "Launched", "median_us": "Chain (µs)", "each": "A launch (µs)"}
-    forms = {"median_us": "{:,.1f}", "each": "{:.1f}"}
     shown = chain.assign(said=chain["way"].map(WAYS))
     shown = shown[shown["clock"].isin(["wall", "graph"])]
-    caption = f"{layers} layers, {launches} launches, until the GPU is done"
+    kernel = float(shown[shown["way"] == "as a graph"]["each"].iloc[0])
+    shown = shown.assign(kernel=kernel, waits=(shown["each"] - kernel).clip(lower=0))
+    if alone := products_alone(here, chain):
+        shown = pd.concat([shown, pd.DataFrame([{"said": "(its products alone)", "median_us": alone}])])
+    names = {"said": "Launched", "median_us": "Chain (µs)", "each": f"Chain ÷ {launches} (µs)"}
+    names |= {"kernel": "Kernel works (µs)", "waits": "GPU waits (µs)"}
+    forms = dict.fromkeys(list(names)[1:], "{:.1f}") | {"median_us": "{:,.1f}"}
+    caption = f"{layers} layers, {launches} launches, until the GPU is done; a kernel is a node of the graph"
     display.table(shown, names, forms, caption)
     return chain, launches
 
 
-def cost_of_a_launch(chain: Rows, launches: int, gpu: str, source: Store) -> tuple[Rows, float]:
-    """Say what a launch costs each way; times by way and clock, and that of the graph."""
+def products_alone(here: Lab, chain: Rows) -> float:
+    """Microseconds of the chain's products without its quantisers, each timed by itself as a node of a graph
+    (part 05b); 0 where one of them was not recorded.
+    """
+    first = chain.iloc[0]
+    rows = here.store.read("q8_0")
+    rows = rows[(rows["operator"] == "q8_0") & (rows["impl"] == first["impl"]) & (rows["batch"] == 1)]
+    rows = rows[(rows["clock"] == "graph") & (rows["cache"] == "cold") & ~rows["options"].str.contains("=")]
+    n, k = int(first["n"]), int(first["k"])
+    us = [rows[(rows["n"] == a) & (rows["k"] == b)]["median_us"] for a, b in ((n, k), (k, n))]
+    return float(first["layers"] * sum(each.iloc[0] for each in us)) if all(map(len, us)) else 0.0
+
+
+def cost_of_a_launch(here: Lab, chain: Rows, launches: int, gpu: str, source: Store) -> tuple[Rows, float]:
+    """Say what a launch costs the CPU, what the kernel takes, and what became of the prediction; times by
+    way and clock, and that of the graph.
+    """
     us = chain.set_index(["way", "clock"])["median_us"]
     graph = us["as a graph", "graph"]
-    each = {way: us[way, "wall"] / launches for way in ("checked", "kept", "bare")}
-    text = (
-        f"On the {gpu} a launch takes {each['checked']:.0f} µs with its checks in Python, {each['kept']:.0f} "
-    )
-    text += f"where it only recognises a call that has passed them, and {each['bare']:.0f} without checks: "
-    text += f"then the chain takes {us['bare', 'wall'] / graph:.2f} times as long as its graph, with checks "
-    text += f"{us['checked', 'wall'] / graph:.1f} times. "
+    text = _verdict(here, chain, graph, gpu)
     if (chain[chain["error_budget"] == 0]["error"] == 0).all():
-        text += "All ways give the same bits. "
+        text += " All ways give the same bits."
     without, with_graph = _source_rates(source)
-    text += "The source, whose launches come from a compiled language and are cheaper, reports "
-    text += f"{without:.0f} tokens a second without and {with_graph:.1f} with a graph."
+    gain = with_graph / without - 1
+    text += "\n\nThe source launches from a compiled language. It reports "
+    text += f"{without:.0f} tokens a second without a graph and {with_graph:.1f} with one, {gain:.0%} more"
+    saved = us["bare", "wall"] / graph - 1
+    text += ": without Python a graph saves far less." if 0 <= 2 * gain < saved else "."
     display.say(text)
     return us, graph
+
+
+def _verdict(here: Lab, chain: Rows, graph: float, gpu: str) -> str:
+    """The prediction's verdict: whether the GPU waits for launches, and how near a graph comes to its
+    kernels' own time.
+    """
+    wall = chain[chain["clock"] == "wall"]
+    late = wall[wall["median_us"] > graph]
+    if late.empty:
+        return f"**Refuted**: on the {gpu} no way to launch the chain takes longer than its graph."
+    each = [f"{us:.0f} µs {WAYS[way]}" for way, us in zip(late["way"], late["each"], strict=True)]
+    layers = int(chain["layers"].iloc[0])
+    text = f"**Confirmed**: on the {gpu} a launch costs the CPU {listed(each)}. A kernel takes "
+    text += f"{graph / (4 * layers):.1f} in the graph. The GPU waits for the rest, and the chain takes "
+    text += (
+        f"{late['median_us'].min() / graph:.2f} to {late['median_us'].max() / graph:.1f} times as long as "
+    )
+    text += "its graph."
+    alone = products_alone(here, chain)
+    if 0 < alone < graph:
+        text += f" What remains in the graph, {graph:.1f} µs, is the kernels: the products, timed by "
+        text += (
+            f"themselves, make {alone:.1f}, which leaves {(graph - alone) / (2 * layers):.1f} for each of "
+        )
+        text += f"the {2 * layers} quantisers. These times include the hand-over from node to node."
+    return text
 
 
 def capture_drawn(chain: Rows) -> None:
@@ -318,9 +367,6 @@ def captures_explained(found: Rows) -> None:
             text += "capture succeeds. Then the buffer returns to the pool, other code gets it, and every "
             text += "replay overwrites it (a byte that happens to stay the same is not counted). **A warm-up "
             text += "call hides this fault.**\n"
-        text += "\nThe test takes buffers from CuPy's pool. PyTorch's `torch.cuda.graph` gives each graph a "
-        text += "pool of its own, whose memory other code does not get: there a buffer made inside a capture "
-        text += "is safe, and one that comes from outside has to stay."
     display.say(text or "This GPU could not be asked.")
 
 
@@ -350,10 +396,13 @@ def fp32_products_compared(side: Rows, gpu: str, source: Store) -> str:
 def takeaway(gpu: str, us: Rows, launches: int, graph: float) -> None:
     """What to take away, computed."""
     text = "- Count launches first: where kernels are short, launches take the time.\n"
-    text += f"- On the {gpu} a launch and its kernel take {us['checked', 'wall'] / launches:.0f} µs with "
-    text += "checks in Python, "
-    text += f"{us['kept', 'wall'] / launches:.0f} where they were passed before, "
-    text += f"{us['bare', 'wall'] / launches:.0f} without, {graph / launches:.1f} in a graph.\n"
+    text += (
+        f"- On the {gpu} a launch of the chain takes {us['checked', 'wall'] / launches:.0f} µs with checks "
+    )
+    text += f"in Python, {us['kept', 'wall'] / launches:.0f} where they were passed before, "
+    text += (
+        f"{us['bare', 'wall'] / launches:.0f} without. In a graph a kernel takes {graph / launches:.1f}.\n"
+    )
     text += "- Allocate every buffer before the capture and keep it. One from a pool may look right at the "
     text += "capture and be overwritten at replay."
     display.say(text)

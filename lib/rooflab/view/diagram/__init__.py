@@ -72,7 +72,7 @@ from rooflab.view.diagram.tiles import (
 )
 from rooflab.view.diagram.tiles_in_turns import tiles_in_turns, tiles_while_staying
 from rooflab.view.diagram.two_warps import half_apart
-from rooflab.view.diagram.verdicts import Judged, Tried, tried, verdicts
+from rooflab.view.diagram.verdicts import Found, Judged, Tried, tried, verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
 from rooflab.view.diagram.wide_stores import lanes_store
 from rooflab.view.diagram.words import byte_to_half, dp4a, nibbles, to_half
@@ -80,6 +80,7 @@ from rooflab.view.diagram.words import byte_to_half, dp4a, nibbles, to_half
 __all__ = [
     "Canvas",
     "Drawing",
+    "Found",
     "Held",
     "Instrument",
     "Judged",

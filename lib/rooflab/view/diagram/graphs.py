@@ -145,7 +145,10 @@ def capture(chain: pd.DataFrame) -> Drawing:
         x = left + 66 + k * kernel * unit
         canvas.cell(x, 250, kernel * unit - 1, 20, launch.kernel, AMBER)
     canvas.text(
-        0, 290, "Lengths of kernels and of calls are recorded means; that of the one call is not.", svg.SMALL
+        0,
+        290,
+        "A kernel's length is the recorded mean of both kinds; that of the one call is not recorded.",
+        svg.SMALL,
     )
     nodes = ", ".join(f"{each.kernel} ({each.reads} to {each.writes})" for each in launches)
     says = (

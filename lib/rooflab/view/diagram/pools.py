@@ -44,7 +44,7 @@ class Pool:
 
 def moments(kept: bool) -> list[Moment]:
     """What happens to a capture of a product that takes its buffer in the call, or has it `kept` from before:
-    a warm-up call, the capture, another array, the replay.
+    a warm-up call, the capture, what becomes of the buffer, another array, the replay.
     """
     pool, found = Pool(), list[Moment]()
     mine = pool.take(PRODUCT)
@@ -56,6 +56,7 @@ def moments(kept: bool) -> list[Moment]:
     found.append(Moment("Capture: a node keeps its address", tuple(pool.owners), points, False))
     if not kept:
         pool.give_back(points)
+        found.append(Moment("After it: the buffer returns to the pool", tuple(pool.owners), points, False))
     pool.take(OTHER)
     after = "Other code gets " + ("another piece" if kept else "the same piece")
     found.append(Moment(after, tuple(pool.owners), points, False))
@@ -67,17 +68,19 @@ def moments(kept: bool) -> list[Moment]:
 
 def captured_address(kept: bool = False) -> Drawing:
     """A frame a moment: the pieces of memory with their owners, and the address in the graph's node."""
-    frames = []
-    for moment in (found := moments(kept)):
+    frames, found = [], moments(kept)
+    used = [piece for piece in range(_PIECES) if any(moment.owners[piece] for moment in found)]
+    for moment in found:
         canvas, wide = Canvas(262), 124.0
-        for piece, owner in enumerate(moment.owners):
+        for piece in used:
+            owner = moment.owners[piece]
             x = piece * (wide + 10)
             name = owner if owner in _FILLS else "not used"
             canvas.text(x + wide / 2, 12, f"address {piece}", svg.SMALL, "middle")
             canvas.cell(x, 18, wide, 30, name, _FILLS.get(owner, svg.NONE), 12)
         if moment.points is not None:
             words = f"graph: writes to address {moment.points}"
-            canvas.cell(0, 88, 2 * wide + 10, 22, words, BLUE, 12)
+            canvas.cell(0, 88, 2 * wide + 10 if len(used) > 1 else 1.4 * wide, 22, words, BLUE, 12)
             tip = moment.points * (wide + 10) + wide / 2
             canvas.line([(tip, 87), (tip, 50)], 3.0 if moment.writes else 1.2, not moment.writes, "arrow")
             if moment.writes and moment.owners[moment.points] != PRODUCT:

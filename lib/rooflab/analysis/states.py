@@ -132,18 +132,21 @@ def says(found: pd.DataFrame) -> str:
     return text
 
 
-def of_a_work(rows: pd.DataFrame, what: str) -> str:
+def of_a_work(rows: pd.DataFrame, what: str, tokens: int = 0) -> str:
     """What `what`, one kind of work in several states, takes in each, in a sentence; empty unless `rows` have
-    it in a burst and sustained.
+    it in a burst and sustained. With the rate where the work is of so many `tokens`.
     """
     mine = rows[rows["median_us"].notna()].drop_duplicates("state").set_index("state")
     if not {"burst", "sustained"} <= set(mine.index):
         return ""
-    us = mine["median_us"]
-    text = f"{what} takes {us['burst'] / 1e3:.2f} ms after a rest (*burst*) and "
-    text += f"{us['sustained'] / 1e3:.2f} ms while it runs on by itself (*sustained*)"
-    if "after_hot" in us:
-        text += f"; right behind matrix products {us['after_hot'] / 1e3:.2f} ms"
+    took = {
+        state: f"{us / 1e3:.2f} ms" + (f", {1e6 * tokens / us:,.0f} tok/s," if tokens else "")
+        for state, us in mine["median_us"].items()
+    }
+    text = f"{what} takes {took['burst']} after a rest (*burst*) and {took['sustained']} while it runs on by "
+    text += "itself (*sustained*)"
+    if "after_hot" in took:
+        text += f"; right behind matrix products {took['after_hot'].removesuffix(',')}"
     held = mine["power_capped"]["sustained"]
     if held > 0.5:
         text += f". Sustained, the driver holds the clock down for power in {held:.0%} of the readings"

@@ -202,7 +202,7 @@ def test_a_prompt_is_taken_apart_from_its_bound_on_where_it_was_traced(h200, pro
     pie = ablation.pie(traced)
     lesson_08b_kinds.beyond_the_bound(pie, prompts, bound, prefill.TRACED)
     assert "From the bound, 7.0 ms, to the 9.6 ms" in texts[0] and "near the tensor cores' peak" in texts[0]
-    found = [float(each) for each in re.findall(r"(?:take|takes|gating|other) (\d+\.\d)", texts[0])]
+    found = [float(each) for each in re.findall(r"(?:take|takes|gating|remaining) (\d+\.\d)", texts[0])]
     assert len(found) == 4 and sum(found) == pytest.approx(9.6, abs=0.15)
     lesson_08b_kinds.beyond_the_bound(pie, prompts, bound.assign(ms=1.0), prefill.TRACED)
     assert "near the tensor cores' peak" not in texts[1]
@@ -384,13 +384,13 @@ def test_a_step_is_said_with_its_gain_and_the_first_with_the_launches_it_saves(h
     assert "the speed of rung 6 in FP16" in cut and "96 of 132 SMs have work" in cut
     assert drawn == "Who has work in the output product"
     del texts[3:]
-    assert tables[-1]["rung"].tolist() == [*decode.RUNGS][2:7] and tables[-1].notna().all(axis=None)
+    assert all(f">{name}<" in more for name in decode.RUNGS[2:7]) and "NaN" not in more
     slow = {each: of.assign(gain=0.5 * of.gain) for each, of in climbs.items()}
     lesson_08_steps.step(slow, "fp16", "5_prefetch_at_barrier")
     assert texts.pop().startswith("**0.51 times the speed of rung 3 in FP16**"), "level only where it is"
     bare = {each: of[:0] for each, of in climbs.items()}
     lesson_08_steps.between(bare, h200, "int4_g128", {})
-    assert len(tables) == 2 and "From `3_persistent`" not in " ".join(texts[3:])
+    assert len(tables) == 1 and "From `3_persistent`" not in " ".join(texts[3:])
     del texts[3:]
     faster = {**climbs, "int4_g128": climbs["int4_g128"].assign(tok_s=1e4)}
     lesson_08_steps.fused(faster)

@@ -22,7 +22,7 @@ _FIRST, _HELD, _LAST = "3_persistent", "5_prefetch_at_barrier", "7_split_k"
 _MECHANISMS = {
     _HELD: "**`5_prefetch_at_barrier` keeps copies for the barrier.** A warp leaves its last slots of a "
     "phase empty, and orders copies into them when it has arrived at the barrier.",
-    _RING: "**`6_producer_warps` has other warps order the copies.** In `3_persistent` a warp that orders a "
+    _RING: "**`6_producer_warps` has other warps order the copies.** In rungs 3 and 5 a warp that orders a "
     "copy waits while memory is behind, even if its next chunk is there. Here *producer* warps wait in its "
     "place, so products take less time, and copies go on through the barrier.",
     _LAST: "**`7_split_k` gives every SM a part.**",
@@ -109,9 +109,8 @@ def _code(below: str) -> str:
 
 
 def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> None:
-    """Say what the rungs after 3_persistent up to 7_split_k gain together in each format, with a table of
-    their rates; then what each of rungs 5, 6 and 7 changes and gains, drawn; folded, what depends on the
-    format.
+    """Say what the rungs after 3_persistent up to 7_split_k gain together in each format; then what each of
+    rungs 5, 6 and 7 changes and gains, drawn; folded, their rates and what else depends on the format.
     """
     rates = {each: climbs[each].set_index("impl").tok_s for each in decode.FORMATS if len(climbs[each])}
     gains = {each: tok[_LAST] / tok[_FIRST] for each, tok in rates.items() if {_FIRST, _LAST} <= {*tok.index}}
@@ -121,13 +120,15 @@ def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> No
             for each, gain in sorted(gains.items(), key=lambda pair: -pair[1])
         ]
         display.say(f"**From `{_FIRST}` to `{_LAST}`: {listed(words)}.**")
+    lesson_08_timeline.barrier_drawn().show()
+    rest: list[Any] = []
+    if gains:
         names = [r.name for r in decoder.LADDERS["decode_step"]]
         table = pd.DataFrame({"rung": names[names.index(_FIRST) : names.index(_LAST) + 1]})
         for each in gains:
             table[each] = table["rung"].map(rates[each])
         heads = {each: f"{ablation.FORMATS[each]}, tok/s" for each in gains}
-        display.table(table, {"rung": "rung", **heads}, dict.fromkeys(gains, "{:,.0f}"))
-    lesson_08_timeline.barrier_drawn().show()
+        rest.append((table, {"rung": "rung", **heads}, dict.fromkeys(gains, "{:,.0f}")))
     cut = lesson_08_timeline.divided(lab, format)
     for name, order, more in (
         (_HELD, "fp16", ""),
@@ -137,8 +138,8 @@ def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> No
         display.say(" ".join(filter(None, (_MECHANISMS[name], more, _gains(climbs, order, name)))))
     if cut:
         cut[1].show()
-    more = [lesson_08_timeline.slots_left_empty(), lesson_08_clock.ring(clocks, _RING, _FIRST), _rings()]
-    display.fold_items("Slots and rings by format", [*filter(None, more)])
+    rest += [lesson_08_timeline.slots_left_empty(), lesson_08_clock.ring(clocks, _RING, _FIRST), _rings()]
+    display.fold_parts("Rates, slots and rings by format", [part for part in rest if part])
 
 
 def _level(gain: float) -> bool:

@@ -84,7 +84,7 @@ def beyond_the_bound(pie: Rows, rows: Rows, bound: Rows, prompt: int) -> None:
     text += f"{part['cuBLAS']:.1f}{', about the bound' * near}; attention takes {part['attention']:.1f}, and "
     text += f"norms, rotation and gating {part['our others'] + part['torch']:.1f}."
     if rest > 0:
-        text += f" The other {rest:.1f} the trace of the kernels does not have."
+        text += f" The remaining {rest:.1f} are outside the traced kernels."
     if near and least_ms < ms:
         text += (
             " So products run near the tensor cores' peak, and the work beside them keeps the prompt below "

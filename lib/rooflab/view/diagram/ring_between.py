@@ -107,7 +107,7 @@ def rings(shape: Shape, format: str, texts: tuple[str, ...] | None = None) -> Dr
     canvas.text(
         0,
         y + 19,
-        "Orange: of phase 2; in the block's row, multiplied. Blue at the end: of phase 3. An example, not measured.",
+        "Orange: phase 2's; in the block's row, multiplied. Blue at the end: phase 3's. Not measured.",
         svg.SMALL,
     )
     return single("A warp's ring from one phase to the next", f"An example. {'. '.join(said)}.", canvas)

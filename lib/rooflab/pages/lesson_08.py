@@ -49,14 +49,16 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     steps = timed.loc[keys].reset_index()
     first, best = steps.iloc[0], steps.sort_values("tok_s").iloc[-1]
     pair = way.same_weights(lab.store)
-    answer = f"{first.impl} makes {_few(first.tok_s)} tokens a second of {decode.MODEL} on the {gpu}; "
+    answer, subject = f"{first.impl} makes {_few(first.tok_s)} tokens a second of {decode.MODEL}", best.impl
+    answer += f" on the {gpu}"
     if pair is not None and first.format == "fp16" != best.format:
-        answer += f"our fastest kernel makes {pair[1]['tok_s']:,.0f} on the same FP16 weights; "
-    head = decode.FORMATS[best.format]
-    apart = f" and an {ablation.FORMATS[head]} head" if head != best.format else ""
-    answer += f"with {ablation.FORMATS[best.format]} weights{apart} "
-    answer += f"{'it' if best.impl == (pair[1]['impl'] if pair else '') else best.impl} makes "
-    answer += f"{best.tok_s:,.0f}, {best.roof_fraction:.0%} of what memory's rate allows. "
+        answer += f"; our fastest kernel makes {pair[1]['tok_s']:,.0f} on the same FP16 weights"
+        subject = "it" if best.impl == pair[1]["impl"] else subject
+    if best.name != first.name:
+        head = decode.FORMATS[best.format]
+        apart = f" and an {ablation.FORMATS[head]} head" if head != best.format else ""
+        answer += f"; with {ablation.FORMATS[best.format]} weights{apart} {subject} makes {best.tok_s:,.0f}"
+    answer += f", {best.roof_fraction:.0%} of what memory's rate allows. "
     if (tied := level_formats(climbed(rows))) and tied[0].format == best.format:
         answer += (
             f"{ablation.FORMATS[tied[1].format]} weights have {times(tied[1].bytes / best.bytes)} times "
@@ -80,7 +82,8 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     keys.sort(key=lambda key: (list(ablation.FORMATS).index(key[1]), list(ablation.WAYS).index(key[0])))
     names = [f"{ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for i, f in keys]
     roof = ("INT4 memory", lab.roof["dram_read"].value * 1e9 / best.bytes, "tok/s")
-    title = f"The decoder's ladder, one sequence, output head in {ablation.FORMATS[head]}"
+    head = ablation.FORMATS[decode.FORMATS[best.format]]
+    title = f"The decoder's ladder, one sequence, output head in {head}"
     roof = (roof[0].replace("INT4", ablation.FORMATS[best.format]), *roof[1:])
     fig, says = bars(timed.loc[keys].reset_index(), names, gpu, title, roof, y="tok_s")
     for bar, (_, format) in zip(fig.axes[0].patches, keys, strict=False):

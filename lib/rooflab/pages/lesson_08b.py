@@ -58,9 +58,9 @@ def _in_states(lab: Lab, rows: Rows, prompt: int) -> str:
         return ""
     impl, format = names.pop()
     text = states.of_a_work(found, f"`{impl}` in {ablation.FORMATS[format]}", prompt)
-    mine = rows[(rows.model == decode.MODEL) & (rows.seq == prompt)]
-    mine = mine[(mine.impl == impl) & (mine.format == format)]
-    if text and len(mine):
+    mine = rows[(rows.model == decode.MODEL) & (rows.seq == prompt) & (rows.kind == "own")]
+    mine = mine[mine.format == format].sort_values("median_us")
+    if text and len(mine) and mine.impl.iloc[0] == impl:
         text += f" The first screen's {mine.median_us.iloc[0] / 1e3:.2f} ms is a burst at another moment."
     return text
 

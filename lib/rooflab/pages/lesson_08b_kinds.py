@@ -87,7 +87,7 @@ def beyond_the_bound(pie: Rows, rows: Rows, bound: Rows, prompt: int) -> None:
         text += f" The remaining {rest:.1f} are outside the traced kernels."
     if near and least_ms < ms:
         text += (
-            " So products run near the tensor cores' peak, and the work beside them keeps the prompt below "
+            " So the products run near the tensor cores' peak; what is beside them keeps the prompt below "
         )
         text += "its roof."
     display.say(text)

@@ -11,7 +11,7 @@ from rooflab.numerics import model_shapes
 from rooflab.pages import Rows
 from rooflab.studies import decode, decode_checks, prefill
 from rooflab.view import display, plot
-from rooflab.words import counted, times
+from rooflab.words import counted, listed, times
 
 
 def memory(lab: Lab) -> None:
@@ -108,10 +108,11 @@ def sequences_gain(both: Rows) -> None:
             f"{times(each.iloc[0])} to {times(each.iloc[-1])}" if len(each) > 1 else times(each.iloc[0])
             for each in (more, slower)
         )
+        alone = listed(f"`{name}`" for name in dict.fromkeys(own[own.batch == 1].impl))
         display.say(
             f"A step for {int(own.batch.max())} sequences, a chain of kernels, takes {time} times as long as "
-            f"lesson 08's single kernel takes for one, and makes {tokens} times the tokens: all sequences "
-            "share its reading of the weights and its fixed cost."
+            f"one for a single sequence by lesson 08's {alone}, and makes {tokens} times the tokens: "
+            "all sequences share its reading of the weights and its fixed cost."
         )
     gains = both.gain.dropna()
     if len(gains):

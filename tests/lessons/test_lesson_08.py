@@ -9,6 +9,7 @@ from pages_read import said, turned
 from rooflab import claims, engine, lab
 from rooflab.analysis import ablation
 from rooflab.errors import UsageError
+from rooflab.numerics import model_shapes
 from rooflab.pages import (
     held,
     lesson_08_clock,
@@ -17,6 +18,9 @@ from rooflab.pages import (
     lesson_08_phases,
     lesson_08_predictions,
     lesson_08_steps,
+    lesson_08b,
+    lesson_08b_kinds,
+    lesson_08b_loads,
     lesson_08c,
     lesson_08d,
 )
@@ -178,6 +182,34 @@ def test_joules_fall_as_sequences_share_a_pass(checks):
     assert (energy["watts"] > checks[checks["impl"] == "idle"]["watts"].iloc[0]).all()
 
 
+def test_the_fastest_of_a_batch_is_called_the_cheapest_only_where_it_is(checks, monkeypatch):
+    texts = []
+    monkeypatch.setattr(lesson_08b_loads.display, "say", texts.append)
+    energy = checks[(checks["question"] == "energy") & (checks["impl"] != "idle")]
+    lesson_08b_loads.joules_explained(energy)
+    assert "in FP16, 32 sequences, `batch_dependent` makes 22,57" in texts[0]
+    lesson_08b_loads.joules_explained(energy[energy["impl"] != "batch"])
+    assert "not always the cheapest" not in texts[1] and "sharing a reading" in texts[1]
+
+
+def test_a_prompt_is_taken_apart_from_its_bound_on_where_it_was_traced(h200, prompts, monkeypatch):
+    texts = []
+    monkeypatch.setattr(lesson_08b_kinds.display, "say", texts.append)
+    monkeypatch.setattr(lesson_08b_kinds.display, "table", lambda *_, **__: None)
+    traced = h200.profile("prefill", prefill.traced(), "cupti")
+    peaks = {name: h200.roof[name].value for name in ("dram_read", "fp16_tensor")}
+    bound = lesson_08b.bounds(model_shapes.get(decode.MODEL), peaks)
+    pie = ablation.pie(traced)
+    lesson_08b_kinds.beyond_the_bound(pie, prompts, bound, prefill.TRACED)
+    assert "From the bound, 7.0 ms, to the 9.6 ms" in texts[0] and "near the tensor cores' peak" in texts[0]
+    found = [float(each) for each in re.findall(r"(?:take|takes|gating|remaining) (\d+\.\d)", texts[0])]
+    assert len(found) == 4 and sum(found) == pytest.approx(9.6, abs=0.15)
+    lesson_08b_kinds.beyond_the_bound(pie, prompts, bound.assign(ms=1.0), prefill.TRACED)
+    assert "near the tensor cores' peak" not in texts[1]
+    lesson_08b_kinds.beyond_the_bound(pie[:0], prompts, bound, prefill.TRACED)
+    assert len(texts) == 2
+
+
 def test_the_engine_decodes_by_the_fastest_recorded_rung(h200, rows):
     """By model, format and context; within 1 % two recordings disagree on which of two is faster."""
     mine = rows[rows["impl"].isin(decode.RUNGS) & (rows["batch"] == 1) & rows["usual"]]
@@ -222,7 +254,7 @@ def test_the_law_says_why_its_cost_is_not_one_number_only_where_it_is_not(h200, 
     for found in (rows, even(rows, h200)):
         lesson_08_law.law_fitted(h200, found, h200.roof["dram_read"], "G")
     assert "not one number" in texts[0] and "The fewer bytes a phase has" in texts[0]
-    assert "Two effects pull in opposite directions" in texts[0] and "\n\nNot explained: " in texts[0]
+    assert "bytes count one way within a model" in texts[0] and "\n\nNot explained: " in texts[0]
     assert "That fits a wait" in texts[0]
     clocks = lesson_08_clock.taken(h200)
     lesson_08_law.law_fitted(h200, rows, h200.roof["dram_read"], "G", clocks)
@@ -290,6 +322,8 @@ def test_what_is_left_follows_the_rows(h200, rows, monkeypatch):
     assert (
         "- A token by `7_split_k` in FP16 takes" in texts[3] and "holds the clock down for power" in texts[3]
     )
+    assert "launches of 128 tokens, the times below of 32" in texts[3]
+    assert "makes **1,788 tok/s**, level with Q8_0, 45% of the roof" in texts[0]
     assert "is level with" not in "".join(texts[4:])
     assert "No step is slower than the one that it builds on." in texts[4:]
     told = rf"INT4, 9_flags_in_data: {tops['int4_g128']:.0f} µs, 2\d\d and 141 × 2\.\d\d"
@@ -343,16 +377,20 @@ def test_a_step_is_said_with_its_gain_and_the_first_with_the_launches_it_saves(h
     lesson_08_steps.fused(climbs)
     assert "50 launches by products, 5 by" in texts[1] and "its launches take the time" in texts[2]
     lesson_08_steps.between(climbs, h200, "int4_g128", {})
-    whole, held, _, ring, _, cut, drawn = texts[3:]
-    assert whole.startswith("**From `3_persistent` to `7_split_k`: ") and "A warp's empty slots" in held
-    assert "the speed of rung 3 in FP16" in ring and "take the ring of rung 6 in FP16" in ring
+    whole, idle, held, ring, cut, drawn, more = texts[3:]
+    assert whole.startswith("**From `3_persistent` to `7_split_k`: ") and "around a barrier" in idle
+    assert "Level with rung 3 in FP16, Q8_0 and INT4: " in held and "**1.13 times the speed of rung 3" in ring
+    assert "4 of 7 in FP16" in more and "take the ring of rung 6 in FP16" in more
     assert "the speed of rung 6 in FP16" in cut and "96 of 132 SMs have work" in cut
     assert drawn == "Who has work in the output product"
     del texts[3:]
-    assert tables[-1]["rung"].tolist() == [*decode.RUNGS][2:7] and tables[-1].notna().all(axis=None)
+    assert all(f">{name}<" in more for name in decode.RUNGS[2:7]) and "NaN" not in more
+    slow = {each: of.assign(gain=0.5 * of.gain) for each, of in climbs.items()}
+    lesson_08_steps.step(slow, "fp16", "5_prefetch_at_barrier")
+    assert texts.pop().startswith("**0.51 times the speed of rung 3 in FP16**"), "level only where it is"
     bare = {each: of[:0] for each, of in climbs.items()}
     lesson_08_steps.between(bare, h200, "int4_g128", {})
-    assert len(tables) == 2 and "From `3_persistent`" not in " ".join(texts[3:])
+    assert len(tables) == 1 and "From `3_persistent`" not in " ".join(texts[3:])
     del texts[3:]
     faster = {**climbs, "int4_g128": climbs["int4_g128"].assign(tok_s=1e4)}
     lesson_08_steps.fused(faster)

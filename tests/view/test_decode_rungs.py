@@ -35,18 +35,23 @@ def test_every_piece_of_a_chunk_is_copied_once_and_as_the_source_addresses_it():
         decode_rungs.who_copies("", twice)
 
 
-def test_slots_are_filled_again_where_the_source_asks_for_it():
-    texts = step("3_persistent"), step("5_prefetch_at_barrier")
-    drawing = decode_rungs.held_back(SHAPE, "fp16")
-    assert "3_persistent: memory idles for 4 of 5" in drawing.says
-    assert "5_prefetch_at_barrier: memory idles for 1 of 5" in drawing.says
+def test_memory_is_kept_busy_where_the_source_asks_for_it():
+    names = "3_persistent", "5_prefetch_at_barrier", "6_producer_warps"
+    texts = tuple(map(step, names))
+    drawing = decode_rungs.at_the_barrier(SHAPE, "fp16")
+    idle = dict(zip(names, ("4", "2", "1.5"), strict=True))
+    for name, copies in idle.items():
+        assert f"{name}: memory idles for {copies} copies' time" in drawing.says
     call = "fetch_deferred(s, m, smem, slot);"
     first = (
         texts[1].replace(call, "", 1).replace("arrive_at_grid_barrier", f"{call} arrive_at_grid_barrier", 1)
     )
-    before = decode_rungs.held_back(SHAPE, "fp16", (texts[0], first))
-    assert "5_prefetch_at_barrier: memory idles for 4 of 5" in before.says and before.svg() != drawing.svg()
-    assert "leaves 2 slots" in decode_rungs.held_back(SHAPE, "q8_0").says
+    before = decode_rungs.at_the_barrier(SHAPE, "fp16", (texts[0], first, texts[2]))
+    told = before.says.split("5_prefetch_at_barrier: memory idles for ")[1]
+    assert float(told.split()[0]) > 2 and before.svg() != drawing.svg()
+    assert "leaves 2 slots" in decode_rungs.at_the_barrier(SHAPE, "q8_0").says
+    with pytest.raises(UsageError, match="no"):
+        decode_rungs.at_the_barrier(SHAPE, "fp16", (*texts[:2], texts[0]))
 
 
 def test_a_ring_goes_on_from_phase_to_phase_where_the_source_streams_on():
@@ -54,7 +59,9 @@ def test_a_ring_goes_on_from_phase_to_phase_where_the_source_streams_on():
     assert [run.how for run in runs.values()] == ["early", "on"]
     ends = [run.done[-1] for run in runs.values()]
     assert ends == sorted(ends, reverse=True) and all(run.own < run.all < run.ready for run in runs.values())
+    assert runs["2_pdl"].ordered[0] < runs["2_pdl"].all, "weights are ordered before all blocks have ended"
     drawing = ring_between.rings(SHAPE, "fp16")
+    assert all(words in drawing.svg() for words in ("weights of phase 1", "on their way", "of phase 2"))
     assert (
         "3_persistent: the block stays, and freed slots take the next phase's weights; 7 of 7 slots"
         in drawing.says

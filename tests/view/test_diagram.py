@@ -136,7 +136,7 @@ def all_of(here):
         "asked first": diagram.asked_first(gemv.LADDERS["gemv"][2:5]),
         "tiles in turns": diagram.tiles_in_turns(),
         "who copies": decode_rungs.who_copies(),
-        "held back": decode_rungs.held_back(engine.spec("qwen2.5-1.5b").shape, "fp16"),
+        "at the barrier": decode_rungs.at_the_barrier(engine.spec("qwen2.5-1.5b").shape, "fp16"),
         "divided": decode_rungs.divided(96, 12, 12, 132),
         "heads a load": decode_rungs.heads_a_load(engine.spec("qwen2.5-1.5b").shape),
         **of_a_token(here),

@@ -132,18 +132,21 @@ def says(found: pd.DataFrame) -> str:
     return text
 
 
-def of_a_work(rows: pd.DataFrame, what: str) -> str:
+def of_a_work(rows: pd.DataFrame, what: str, tokens: int = 0) -> str:
     """What `what`, one kind of work in several states, takes in each, in a sentence; empty unless `rows` have
-    it in a burst and sustained.
+    it in a burst and sustained. With the rate where the work is of so many `tokens`.
     """
     mine = rows[rows["median_us"].notna()].drop_duplicates("state").set_index("state")
     if not {"burst", "sustained"} <= set(mine.index):
         return ""
     us = mine["median_us"]
-    text = f"{what} takes {us['burst'] / 1e3:.2f} ms after a rest (*burst*) and "
-    text += f"{us['sustained'] / 1e3:.2f} ms while it runs on by itself (*sustained*)"
+    rate = {state: f"{1e6 * tokens / each:,.0f} tok/s" if tokens else "" for state, each in us.items()}
+    more = {state: f", {each}" if each else "" for state, each in rate.items()}
+    text = f"{what} takes {us['burst'] / 1e3:.2f} ms after a rest (*burst*{more['burst']}) and "
+    text += f"{us['sustained'] / 1e3:.2f} ms while it runs on by itself (*sustained*{more['sustained']})"
     if "after_hot" in us:
         text += f"; right behind matrix products {us['after_hot'] / 1e3:.2f} ms"
+        text += f" ({rate['after_hot']})" if tokens else ""
     held = mine["power_capped"]["sustained"]
     if held > 0.5:
         text += f". Sustained, the driver holds the clock down for power in {held:.0%} of the readings"

@@ -37,48 +37,53 @@ from rooflab.words import listed, times
 def opening(lab: Lab, cases: list[Any]) -> Opening:
     """The first screen: the decoder's ladder, step by step, from the library to one kernel."""
     rows = ablation.named(lab.measure("decode", cases))
-    climbed, gpu = way.ladder(lab.store), lab.run.gpu  # live, after the rows that the ladder is made of
+    ladder, gpu = way.ladder(lab.store), lab.run.gpu  # live, after the rows that the ladder is made of
     mine = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
     able = (
         "say what each step from a library to a persistent kernel is worth",
         "split a token's time into its bytes and its phases",
         "find what a token waits for when memory is not the limit",
     )
-    keys = [(step.impl, step.format) for step in climbed.itertuples()]
+    keys = [(step.impl, step.format) for step in ladder.itertuples()]
     timed = mine.set_index(["impl", "format"])
     steps = timed.loc[keys].reset_index()
     first, best = steps.iloc[0], steps.sort_values("tok_s").iloc[-1]
     pair = way.same_weights(lab.store)
-    answer = f"{first.impl} makes {_few(first.tok_s)} tokens a second of {decode.MODEL} on the {gpu}; "
+    answer, subject = f"{first.impl} makes {_few(first.tok_s)} tokens a second of {decode.MODEL}", best.impl
+    answer += f" on the {gpu}"
     if pair is not None and first.format == "fp16" != best.format:
-        answer += f"on the same FP16 weights our fastest kernel makes {pair[1]['tok_s']:,.0f}; "
-    head = decode.FORMATS[best.format]
-    apart = f" and their usual {ablation.FORMATS[head]} head" if head != best.format else ""
-    answer += f"with {ablation.FORMATS[best.format]} weights{apart} "
-    answer += f"{'our fastest' if best.kind == 'own' else best.impl} makes {best.tok_s:,.0f}, "
-    answer += f"{best.roof_fraction:.0%} of what memory's rate allows with these weights. "
+        answer += f"; our fastest kernel makes {pair[1]['tok_s']:,.0f} on the same FP16 weights"
+        subject = "it" if best.impl == pair[1]["impl"] else subject
+    if best.name != first.name:
+        head = decode.FORMATS[best.format]
+        apart = f" and an {ablation.FORMATS[head]} head" if head != best.format else ""
+        answer += f"; with {ablation.FORMATS[best.format]} weights{apart} {subject} makes {best.tok_s:,.0f}"
+    answer += f", {best.roof_fraction:.0%} of what memory's rate allows. "
+    if (tied := level_formats(climbed(rows))) and tied[0].format == best.format:
+        answer += (
+            f"{ablation.FORMATS[tied[1].format]} weights have {times(tied[1].bytes / best.bytes)} times "
+        )
+        answer += f"the bytes, and are no slower ({tied[1].tok_s:,.0f}). "
     left = beside_bytes(steps, lab.roof["dram_read"].value).loc[best.name]
     if left.each > 0:
-        answer += f"The rest is what {left.phases} *phases*, pieces of work that run one after the other, "
-        answer += f"cost beside their bytes, {left.each:.1f} µs each on average. "
+        answer += (
+            f"Bytes are not the whole of a token's time: {left.phases} *phases*, pieces of work that run "
+        )
+        answer += f"one after the other, cost {left.each:.1f} µs each beside their bytes. "
     if pair is not None:
         theirs, ours = pair
-        compared = [f"{times(ours['tok_s'] / first.tok_s)} times as many as {first.impl}"] * (
-            first.format == "fp16"
+        answer += (
+            f"In FP16 our fastest kernel makes {ours['tok_s'] / theirs['tok_s']:.2f} times the tokens of "
         )
-        compared += [
-            f"{ours['tok_s'] / theirs['tok_s']:.1f} times as many as the fastest library that was recorded, "
-            f"{theirs['impl']} ({theirs['tok_s']:,.0f})",
-            *_published(rows, lab),
-        ]
-        answer += f"In FP16 our fastest kernel makes {listed(compared)}."
+        answer += f"the fastest library that was recorded, {theirs['impl']}."
     answer = answer.strip()
     fair = [(row["impl"], row["format"]) for row in pair or ()]  # what the answer compares, not on the ladder
     keys += [key for key in fair if key not in keys and key in timed.index]
     keys.sort(key=lambda key: (list(ablation.FORMATS).index(key[1]), list(ablation.WAYS).index(key[0])))
     names = [f"{ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for i, f in keys]
     roof = ("INT4 memory", lab.roof["dram_read"].value * 1e9 / best.bytes, "tok/s")
-    title = f"The decoder's ladder, one sequence, output head in {ablation.FORMATS[head]}"
+    head = ablation.FORMATS[decode.FORMATS[best.format]]
+    title = f"The decoder's ladder, one sequence, output head in {head}"
     roof = (roof[0].replace("INT4", ablation.FORMATS[best.format]), *roof[1:])
     fig, says = bars(timed.loc[keys].reset_index(), names, gpu, title, roof, y="tok_s")
     for bar, (_, format) in zip(fig.axes[0].patches, keys, strict=False):
@@ -90,19 +95,6 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
 def _few(rate: float) -> str:
     """A rate, below 100 with a decimal, so that ratios to it can be checked."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:,.1f}"
-
-
-def _published(rows: Rows, lab: Lab) -> list[str]:
-    """How our fastest kernel compares with llama.cpp's published rate, both in FP16; nothing where none was
-    published for this GPU.
-    """
-    found = ablation.peers(rows, lab.store, lab.peers)
-    found = found[found.format == "fp16"]
-    ours, theirs = found[found.name.str.startswith("ours")], found[found.name == "llama.cpp"]
-    if ours.empty or theirs.empty:
-        return []
-    most = theirs.tok_s.max()
-    return [f"{ours.tok_s.iloc[0] / most:.2f} times llama.cpp's published {most:,.0f}"]
 
 
 def layers_drawn(lab: Lab, format: str) -> None:

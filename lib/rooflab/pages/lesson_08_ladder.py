@@ -50,19 +50,28 @@ def larger_model(rows: Rows, lab: Lab) -> None:
     """Say, folded, where the larger model's fastest way is another, and what its steps take in other states
     of the GPU.
     """
-    said = [_larger_model(rows), *_in_states(lab)]
+    here = rows[(rows.model == decode.LARGE) & (rows.batch == 1) & rows.impl.isin(decode.RUNGS)]
+    said = [_larger_model(rows), *(_in_states(lab, here) if len(here) else [])]
     if any(said):
         display.fold_items(f"{decode.LARGE}: where other rungs come first, and power", [*filter(None, said)])
 
 
-def _in_states(lab: Lab) -> list[str]:
+def _in_states(lab: Lab, here: Rows) -> list[str]:
+    """What a token takes in each state of the GPU, and how these rows differ from the ladder's, `here`."""
     found = display.power_rows(lab, "decode")
     found = found[(found.kind == "own") & (found.model == decode.LARGE)]
     each = found.groupby(["impl", "format"], sort=False)
     told = [states.of_a_work(g, f"A token by `{i}` in {ablation.FORMATS[f]}") for (i, f), g in each]
     if not any(told):
         return []
-    return ["Its steps draw all the power that the GPU may, so they are timed *sustained*.", *told]
+    said = "Its steps draw all the power that the GPU may, so they are timed *sustained*."
+    few, usual = int(ablation.named(found).steps.max()), int(here.steps.max())
+    if few != usual:
+        said += (
+            f" The ladder's rates are of launches of {usual} tokens, the times below of {few}, measured at "
+        )
+        said += "other moments of the recording: the two need not agree."
+    return [said, *told]
 
 
 def _larger_model(rows: Rows) -> str:

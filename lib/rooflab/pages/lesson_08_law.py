@@ -55,7 +55,8 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str, clocks: Clocks | None 
     why = [each for each in (_by_format(table, rows, rate, last, clocks or {}), _by_model(table)) if each]
     parts: list[Any] = [text, diagram.phase_costs(table, fixed).html()]
     if uneven and why and table.each.min() > 0:
-        head = "Two effects pull in opposite directions" if len(why) > 1 else "What the rows say of why"
+        head = "What the rows say of why"
+        head += ": bytes count one way within a model, the other way between models" * (len(why) > 1)
         parts.append(f"{head}:\n\n" + "\n".join(f"- {each}" for each in why) + _unexplained(table))
     parts.append((table_of, heads, forms, f"The law beside every model and format: {last}, {gpu}"))
     display.fold_parts("Does every phase cost the same, in all formats and models?", parts)

@@ -41,12 +41,11 @@ def what_is_left(here: Rows, climbs: dict[str, Any], roof: Any, gpu: str) -> Non
     )
     level = chosen[chosen.median_us <= LEVEL * mine.median_us.min()].sort_values("bytes")
     top = level.iloc[0]  # of those that are level: it has most to gain
-    first = (
-        "The fastest way" if top.median_us == mine.median_us.min() else "Of the fastest, which are level, one"
-    )
+    tied = [name for name in dict.fromkeys(level.weights_as) if name != top.weights_as]
+    text = f"`{top.impl}` with {top.weights_as} weights{'' if tied else ', the fastest way,'} makes "
+    text += f"**{top.tok_s:,.0f} tok/s**, {f'level with {listed(tied)}, ' if tied else ''}"
     display.say(
-        f"{first}, `{best}` with {top.weights_as} weights, makes **{top.tok_s:,.0f} tok/s**, "
-        f"{top.roof_fraction:.0%} of the roof on the {gpu}. A token's {top.phases} phases each fetch "
+        f"{text}{top.roof_fraction:.0%} of the roof on the {gpu}. A token's {top.phases} phases each fetch "
         "numbers from L2, add up, and hand on; no bandwidth shortens these waits. A phase's cost is what it "
         f"takes beside its bytes at the read roof, {roof.value:,.0f} GB/s."
     )

@@ -76,7 +76,7 @@ def worked_launches(here: Rows, format: str, lab: Lab) -> None:
         return
     text = (
         f"Predicted for `1_kernel_per_phase` in {ablation.FORMATS[first.format]}: {products:,.0f} µs for "
-        f"its products by lesson 07b's law, {attention:,.0f} for attention's launches and the cache. "
+        f"its matrix products by lesson 07b's law, {attention:,.0f} for attention's launches and the cache. "
         f"Together {first.predicted_us:,.0f} µs a token; measured **{first.median_us:,.0f}**."
     )
     if first.median_us > NEAR * first.predicted_us:

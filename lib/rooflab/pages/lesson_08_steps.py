@@ -20,23 +20,22 @@ from rooflab.words import counted, listed
 _FUSED, _RING = "1_kernel_per_phase", "6_producer_warps"
 _FIRST, _HELD, _LAST = "3_persistent", "5_prefetch_at_barrier", "7_split_k"
 _MECHANISMS = {
-    _HELD: "**`5_prefetch_at_barrier` leaves slots for the barrier.** At the barrier of `3_persistent` "
-    "nothing is multiplied, so no slot becomes free, and memory idles once all copies have come. This rung "
-    "leaves some slots empty at a phase's end and orders their copies when it has arrived.",
-    _RING: "**`6_producer_warps` lets other warps order the copies.** In `3_persistent` a warp that orders a "
-    "copy waits while memory is behind, even if its next chunk is there. Here producer warps wait in its "
-    "place: products empty the ring at full speed, and copies go on through the barrier.",
+    _HELD: "**`5_prefetch_at_barrier` keeps copies for the barrier.** A warp leaves its last slots of a "
+    "phase empty, and orders copies into them when it has arrived at the barrier.",
+    _RING: "**`6_producer_warps` has other warps order the copies.** In rungs 3 and 5 a warp that orders a "
+    "copy waits while memory is behind, even if its next chunk is there. Here *producer* warps wait in its "
+    "place, so products take less time, and copies go on through the barrier.",
     _LAST: "**`7_split_k` gives every SM a part.**",
 }
 # What a rung changes, in a reader's words; of one that this lacks, its idea.
 _CHANGES = {
-    _FUSED: "A layer is five launches: the small steps move into the products.",
+    _FUSED: "A layer is five launches: the matrix products compute the small steps.",
     "2_pdl": "As 1; a launch starts before the one in front has ended.",
     "3_persistent": "One launch makes all tokens; a grid barrier ends each phase.",
     "4_tma": "As 3; the copy engine (TMA) copies weights.",
     "5_prefetch_at_barrier": "As 3; a warp orders some of its copies only at the barrier.",
     _RING: "As 3; some warps only copy, others multiply.",
-    "7_split_k": "As 6 in FP16 and Q8_0, as 5 in INT4; two products are cut for all SMs.",
+    "7_split_k": "As 6, in INT4 as 5; two products are cut so that all SMs have work.",
     "8_tensor_attention": "As 7; attention on the tensor cores.",
     "9_flags_in_data": "As 7; numbers carry flags, and no barrier separates phases.",
 }
@@ -72,12 +71,21 @@ def _gains(climbs: dict[str, Any], format: str, name: str) -> str:
     rows = [row for each in order for row in climbs[each].itertuples() if row.impl == name]
     found = [(row, short_name(row.below)) for row in rows if row.gain == row.gain and row.below]
     alike = len({below for _, below in found}) == 1
+    if found and alike and all(_level(row.gain) for row, _ in found):
+        formats, gains = (
+            listed(ablation.FORMATS[row.format] for row, _ in found),
+            [row.gain for row, _ in found],
+        )
+        return (
+            f"Level with {_code(found[0][1])} in {formats}: {listed(f'{gain:.2f}' for gain in gains)} times."
+        )
     words = [
         f"{row.gain:.2f} times {'' if alike and k else f'the speed of {_code(below)} '}in "
-        f"{ablation.FORMATS[row.format]}"
+        f"{ablation.FORMATS[row.format]}{' (level)' * _level(row.gain)}"
         for k, (row, below) in enumerate(found)
     ]
-    return f"**{words[0]}**{''.join(f', {each}' for each in words[1:])}." if words else ""
+    bold = "**" if found and not _level(found[0][0].gain) else ""
+    return f"{bold}{words[0]}{bold}{''.join(f', {each}' for each in words[1:])}." if words else ""
 
 
 def fused(climbs: dict[str, Any]) -> None:
@@ -101,8 +109,8 @@ def _code(below: str) -> str:
 
 
 def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> None:
-    """Say what the rungs after 3_persistent up to 7_split_k gain together in each format, with a table of
-    their rates; then what each of rungs 5, 6 and 7 changes and gains, drawn.
+    """Say what the rungs after 3_persistent up to 7_split_k gain together in each format; then what each of
+    rungs 5, 6 and 7 changes and gains, drawn; folded, their rates and what else depends on the format.
     """
     rates = {each: climbs[each].set_index("impl").tok_s for each in decode.FORMATS if len(climbs[each])}
     gains = {each: tok[_LAST] / tok[_FIRST] for each, tok in rates.items() if {_FIRST, _LAST} <= {*tok.index}}
@@ -112,39 +120,44 @@ def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> No
             for each, gain in sorted(gains.items(), key=lambda pair: -pair[1])
         ]
         display.say(f"**From `{_FIRST}` to `{_LAST}`: {listed(words)}.**")
+    lesson_08_timeline.barrier_drawn().show()
+    rest: list[Any] = []
+    if gains:
         names = [r.name for r in decoder.LADDERS["decode_step"]]
         table = pd.DataFrame({"rung": names[names.index(_FIRST) : names.index(_LAST) + 1]})
         for each in gains:
             table[each] = table["rung"].map(rates[each])
         heads = {each: f"{ablation.FORMATS[each]}, tok/s" for each in gains}
-        display.table(table, {"rung": "rung", **heads}, dict.fromkeys(gains, "{:,.0f}"))
+        rest.append((table, {"rung": "rung", **heads}, dict.fromkeys(gains, "{:,.0f}")))
     cut = lesson_08_timeline.divided(lab, format)
-    for name, order, more, drawing in (
-        (_HELD, "fp16", lesson_08_timeline.slots_left_empty(), lesson_08_timeline.phase_end()),
-        (_RING, "fp16", _rings(clocks), lesson_08_timeline.producers_drawn()),
-        (_LAST, format, *(cut or ("Every SM has rows of every product here.", None))),
+    for name, order, more in (
+        (_HELD, "fp16", ""),
+        (_RING, "fp16", ""),
+        (_LAST, format, cut[0] if cut else "Every SM has rows of every product here."),
     ):
         display.say(" ".join(filter(None, (_MECHANISMS[name], more, _gains(climbs, order, name)))))
-        if drawing is not None:
-            drawing.show()
+    if cut:
+        cut[1].show()
+    rest += [lesson_08_timeline.slots_left_empty(), lesson_08_clock.ring(clocks, _RING, _FIRST), _rings()]
+    display.fold_parts("Rates, slots and rings by format", [part for part in rest if part])
 
 
 def _level(gain: float) -> bool:
-    return bool(1 / crossover.LEVEL <= gain <= crossover.LEVEL)
+    """Whether a gain is level as it is printed, with two digits."""
+    return bool(round(1 / crossover.LEVEL, 2) <= round(gain, 2) <= round(crossover.LEVEL, 2))
 
 
-def _rings(clocks: Clocks) -> str:
-    """In which formats more copies shorten products, and which ring later rungs take in which format."""
-    said = lesson_08_clock.ring(clocks, _RING, _FIRST)
+def _rings() -> str:
+    """Which ring later rungs take in which format."""
     wins = [f for f, ring in decode.RINGS.items() if ring == _RING]
     rest = [f for f in decode.RINGS if f not in wins]
-    if wins and rest:
-        words = [listed(ablation.FORMATS[f] for f in each) for each in (wins, rest)]
-        said += (
-            f" Later rungs, as built for an H200, take the ring of rung 6 in {words[0]}, that of rung 5 in "
-            f"{words[1]}."
-        )
-    return said.strip()
+    if not wins or not rest:
+        return ""
+    words = [listed(ablation.FORMATS[f] for f in each) for each in (wins, rest)]
+    return (
+        f"Later rungs, as built for an H200, take the ring of rung 6 in {words[0]}, that of rung 5 in "
+        f"{words[1]}."
+    )
 
 
 def losses(climbs: dict[str, Any], format: str, rows: Rows, clocks: Clocks) -> None:

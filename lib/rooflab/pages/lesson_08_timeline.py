@@ -73,9 +73,9 @@ def divided(lab: Lab, format: str) -> tuple[str, diagram.Drawing] | None:
     said = (
         f"The output product and down have {rows:,} rows each, and a block takes {_UNIT} at a time: {tiles} "
         f"of {sms} SMs have work. This rung also cuts *k*, the dimension over which a product sums, and "
-        f"adds up the parts of a row by atomics. Drawn is the output product, cut into {slabs} parts: a "
-        f"chunk is {_UNIT} rows by {k // chunks} weights in {ablation.FORMATS[format]}, and the busiest SM "
-        f"has {max(parts)} in place of {chunks}."
+        f"adds up the parts of a row by atomics. Drawn is the output product in {ablation.FORMATS[format]}, "
+        f"in chunks of {_UNIT} rows by {k // chunks} weights: the busiest SM has {max(parts)} in place of "
+        f"{chunks}."
     )
     return said, decode_rungs.divided(tiles, chunks, slabs, sms)
 
@@ -85,14 +85,9 @@ def rings_drawn() -> None:
     ring_between.rings(engine.spec(decode.MODEL).shape, "fp16").show()
 
 
-def phase_end() -> diagram.Drawing:
-    """A warp and memory at a phase's end in 3_persistent and in 5_prefetch_at_barrier, in FP16."""
-    return decode_rungs.held_back(engine.spec(decode.MODEL).shape, "fp16")
-
-
-def producers_drawn() -> diagram.Drawing:
-    """The same in 3_persistent and in 6_producer_warps."""
-    return decode_rungs.producers()
+def barrier_drawn() -> diagram.Drawing:
+    """Memory around a barrier in 3_persistent and in the rungs that keep it busy there, in FP16."""
+    return decode_rungs.at_the_barrier(engine.spec(decode.MODEL).shape, "fp16")
 
 
 def slots_left_empty() -> str:
@@ -110,7 +105,10 @@ def slots_left_empty() -> str:
                 f" In {ablation.FORMATS[format]} {only}, so `{name}` hardly differs from `3_persistent` "
                 "there."
             )
-    return f"A warp's empty slots, chosen by trial on an H200: {listed(words)}.{''.join(none)}"
+    return (
+        f"How many slots a warp of `{name}` leaves empty was chosen by trial on an H200: {listed(words)}."
+        f"{''.join(none)}"
+    )
 
 
 def other_rungs_drawn() -> None:

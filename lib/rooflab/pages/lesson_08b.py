@@ -15,6 +15,7 @@ from rooflab.pages.lesson_08b_foretold import embeddings_drawn as embeddings_dra
 from rooflab.pages.lesson_08b_foretold import foretold as foretold
 from rooflab.pages.lesson_08b_foretold import largest_step as largest_step
 from rooflab.pages.lesson_08b_foretold import steps_by_length as steps_by_length
+from rooflab.pages.lesson_08b_kinds import beyond_the_bound as beyond_the_bound
 from rooflab.pages.lesson_08b_kinds import fixed_times as fixed_times
 from rooflab.pages.lesson_08b_kinds import mmq_by_place as mmq_by_place
 from rooflab.pages.lesson_08b_kinds import time_by_kind as time_by_kind
@@ -42,8 +43,8 @@ def measured(lab: Lab, prompt: int | None) -> tuple[Lab, Rows, list[int], int, d
     prompt = prompt or (1848 if 1848 in seqs else seqs[-1])
     climbs = {format: ablation.prompts(rows, format, prompt) for format in ablation.FORMATS}
     if rows.state.eq("burst").all():
-        said = "Power limits matrix products, so each prompt is timed after a rest, in a "
-        said += "[*burst*](00b_clocks.ipynb). "
+        said = "Power limits the clock, and with it the tensor cores' rate, so each prompt is timed after a "
+        said += "rest, in a [*burst*](00b_clocks.ipynb). "
         display.say(said + _in_states(lab, rows, prompt))
     return lab, rows, seqs, prompt, climbs
 
@@ -52,8 +53,16 @@ def _in_states(lab: Lab, rows: Rows, prompt: int) -> str:
     """What a prompt by our fastest way takes in other states of the GPU, where that was measured."""
     found = display.power_rows(lab, "prefill")
     found = found[(found.kind == "own") & (found.seq == prompt)]
-    names = {f"`{row.impl}` in {ablation.FORMATS[row.format]}" for row in found.itertuples()}
-    return states.of_a_work(found, names.pop()) if len(names) == 1 else ""
+    names = {(row.impl, row.format) for row in found.itertuples()}
+    if len(names) != 1:
+        return ""
+    impl, format = names.pop()
+    text = states.of_a_work(found, f"`{impl}` in {ablation.FORMATS[format]}", prompt)
+    mine = rows[(rows.model == decode.MODEL) & (rows.seq == prompt) & (rows.kind == "own")]
+    mine = mine[mine.format == format].sort_values("median_us")
+    if text and len(mine) and mine.impl.iloc[0] == impl:
+        text += f" The first screen's {mine.median_us.iloc[0] / 1e3:.2f} ms is a burst at another moment."
+    return text
 
 
 def bounds(model: Any, peaks: dict[str, Any]) -> Rows:

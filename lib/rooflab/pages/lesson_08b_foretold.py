@@ -169,7 +169,8 @@ def _why(found: Missed) -> str:
             " The prediction also let the GPU's work run beside all of the host's calls, and took the longer "
         )
         text += "of the two. But layers need the embeddings: their work starts only after the last call for "
-        text += f"one, and its time adds, {late:.1f} ms more."
+        text += f"one, and adds {found.after:.1f} ms where the prediction had "
+        text += f"{found.predicted - found.embeddings:.1f}."
     text += f" The steps before `{_LAST}` launch the same embeddings."
     return text
 

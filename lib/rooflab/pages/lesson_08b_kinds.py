@@ -66,6 +66,36 @@ def time_by_kind_table(families: list[Any], pie: Rows, whose: Lab, prompt: int, 
         )
 
 
+def beyond_the_bound(pie: Rows, rows: Rows, bound: Rows, prompt: int) -> None:
+    """Say what the time of the last way in FP16 is made of, beside its bound; nothing where it was not traced
+    or timed.
+    """
+    way = prefill.ways("fp16")[-1]
+    timed = rows[(rows.model == decode.MODEL) & (rows.seq == prompt) & (rows.format == "fp16")]
+    timed, least = timed[timed.impl == way], bound[bound.seq == prompt]
+    one = pie[pie.case == prefill.traced((prompt,))[1].id]
+    if timed.empty or least.empty or one.empty:
+        return
+    us, ms, least_ms = one.us.iloc[0], timed.median_us.iloc[0] / 1e3, least.ms.iloc[0]
+    part = {name: one[name].iloc[0] * us / 1e5 for name in ("cuBLAS", "attention", "our others", "torch")}
+    rest = ms - sum(part.values())
+    near = bool(abs(part["cuBLAS"] / least_ms - 1) < _NEAR_BOUND)
+    text = f"**From the bound, {least_ms:.1f} ms, to the {ms:.1f} ms of `{way}` in FP16:** the products take "
+    text += f"{part['cuBLAS']:.1f}{', about the bound' * near}; attention takes {part['attention']:.1f}, and "
+    text += f"norms, rotation and gating {part['our others'] + part['torch']:.1f}."
+    if rest > 0:
+        text += f" The remaining {rest:.1f} are outside the traced kernels."
+    if near and least_ms < ms:
+        text += (
+            " So the products run near the tensor cores' peak; what is beside them keeps the prompt below "
+        )
+        text += "its roof."
+    display.say(text)
+
+
+_NEAR_BOUND = 0.1  # products whose time is so near the bound run near the peak
+
+
 def fixed_times(traced: Rows) -> tuple[Rows, str, str, Rows, float]:
     """The time of each of torch's kernels that does not depend on the length: the trace, the two ways
     compared, these times, the largest.
@@ -115,8 +145,8 @@ def mmq_by_place(
     placed["saved"], placed["gain"] = placed.off - placed.on, placed.off / placed.on
     early, late = placed.gain
     display.say(
-        f"**The same step as the last would bring {late:.2f} times**: without `2_mmq` every prompt first "
-        f"writes FP16 copies of the weights, {written:.1f} ms. As the second step, in a prompt of "
+        f"**Taken last instead of second, `2_mmq` would bring {late:.2f} times**: without it every prompt "
+        f"first writes FP16 copies of the weights, {written:.1f} ms. As the second step, in a prompt of "
         f"{first:.0f} ms, it brought {early:.2f} times."
     )
     least = 3 * model_shapes.body(model) / whose.roof["dram_read"].value / 1e6

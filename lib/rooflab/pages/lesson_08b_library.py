@@ -29,7 +29,8 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     best = fastest.set_index("format", drop=False)
     first = best.loc["fp16" if "fp16" in best.index else best.index[0]]
     answer = f"On the {gpu} ours reads a prompt of {prompt:,} tokens at {first.tok_s:,.0f} tokens a second "
-    answer += f"with {ablation.FORMATS[first.format]} weights ({first.median_us / 1e3:.1f} ms), "
+    answer += f"with {ablation.FORMATS[first.format]} weights ({first.median_us / 1e3:.1f} ms"
+    answer += f"{', after a rest' if first.state == 'burst' else ''}), "
     rival = theirs[theirs.format == first.format]
     if len(rival):
         ratio = times(first.tok_s / rival.iloc[-1].tok_s)

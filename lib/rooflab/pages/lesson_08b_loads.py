@@ -5,12 +5,13 @@ from __future__ import annotations
 import pandas as pd
 
 from rooflab.analysis import ablation
+from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Rows
 from rooflab.studies import decode, decode_checks, prefill
 from rooflab.view import display, plot
-from rooflab.words import counted, times
+from rooflab.words import counted, listed, times
 
 
 def memory(lab: Lab) -> None:
@@ -107,9 +108,11 @@ def sequences_gain(both: Rows) -> None:
             f"{times(each.iloc[0])} to {times(each.iloc[-1])}" if len(each) > 1 else times(each.iloc[0])
             for each in (more, slower)
         )
+        alone = listed(f"`{name}`" for name in dict.fromkeys(own[own.batch == 1].impl))
         display.say(
-            f"A step for {int(own.batch.max())} sequences takes {time} times as long as for one, and makes "
-            f"{tokens} times the tokens: all sequences share its reading of the weights and its fixed cost."
+            f"A step for {int(own.batch.max())} sequences, a chain of kernels, takes {time} times as long as "
+            f"one for a single sequence by lesson 08's {alone}, and makes {tokens} times the tokens: "
+            "all sequences share its reading of the weights and its fixed cost."
         )
     gains = both.gain.dropna()
     if len(gains):
@@ -191,9 +194,8 @@ def joules_drawn(energy: Rows, source: Lab, found: Rows) -> None:
     ranked = energy.assign(theirs=energy.impl.str.startswith("transformers."))
     ranked = ranked.sort_values("joules a token").drop_duplicates(["theirs", "weights_as", "batch"])[::-1]
     fig, ax = plot.figure("J", title=title, height=1.2 + 0.26 * len(ranked))
-    who = ranked.impl.where(ranked.theirs, "ours")
     many = [counted(int(batch), "sequence") for batch in ranked.batch]
-    names = list(who + ", " + ranked.weights_as + ", " + pd.Series(many, ranked.index))
+    names = list(ranked.impl + ", " + ranked.weights_as + ", " + pd.Series(many, ranked.index))
     plot.bars(ax, names, ranked["joules a token"], "J")
     least = ranked.iloc[-1]
     text = f"{title} on {source.run.gpu}, {plot.dates(found)}: of each format and number of sequences the"
@@ -210,10 +212,28 @@ def joules_explained(energy: Rows) -> None:
     text += (
         f"**{times(saved)} times less**: a kilowatt-hour makes {3.6 / cheap['joules a token']:,.0f} million "
     )
-    text += f"tokens. Power differs by {times(spread)} times, so "
-    text += (
-        "what saves energy is to make more tokens in the same time."
-        if spread < saved / 2
-        else "power counts as much as time."
+    rates = energy["tok/s"].max() / energy["tok/s"].min()
+    text += f"tokens. Power differs by {times(spread)} times at most, tokens a second by {times(rates)}"
+    text += ": sharing a reading of the weights saves most of the energy. " if spread < saved / 2 else ". "
+    display.say(text + _not_the_fastest(energy))
+
+
+def _not_the_fastest(energy: Rows) -> str:
+    """Where the fastest way of a format and a number of sequences takes more energy than a slower one: the
+    case that differs most; empty where there is none.
+    """
+    found = []
+    for (weights, batch), mine in energy.groupby(["weights_as", "batch"]):
+        fast, cheap = mine.loc[mine["tok/s"].idxmax()], mine.loc[mine["joules a token"].idxmin()]
+        found.append((fast["joules a token"] / cheap["joules a token"], weights, int(batch), fast, cheap))
+    more, weights, batch, fast, cheap = max(found, key=lambda each: each[0])
+    if more <= LEVEL:
+        return ""
+    told = [
+        f"`{row.impl}` makes {row['tok/s']:,.0f} tok/s for {row['joules a token']:.3f} J"
+        for row in (fast, cheap)
+    ]
+    return (
+        f"The fastest way is not always the cheapest: in {weights}, {counted(batch, 'sequence')}, {told[0]} "
+        f"a token, {told[1]}."
     )
-    display.say(text)

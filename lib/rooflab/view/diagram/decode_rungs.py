@@ -16,13 +16,14 @@ from rooflab.paths import KERNELS
 from rooflab.studies import decode
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.key_loads import key_loads
-from rooflab.view.diagram.svg import AMBER, BLUE, NONE, PALE, SKY, Canvas, Drawing, shade, single
+from rooflab.view.diagram.svg import AMBER, BLUE, SKY, Canvas, Drawing, shade, single
 from rooflab.words import FORMATS, counted
 
 _PARTS = KERNELS / "common" / "decoder"
 _PIECE = 16  # bytes
 _ROWS, _ACROSS = 16, 8  # of a chunk in FP16, in pieces
 _SHOWN, _BARRIER = 5, 5.0  # chunks of a phase's end that are drawn; copies that a barrier's wait has time for
+_AT_THE_BARRIER = ("3_persistent", "5_prefetch_at_barrier", "6_producer_warps")
 
 
 def _found(pattern: str, text: str) -> re.Match[str]:
@@ -104,16 +105,14 @@ def who_copies(lanes: str | None = None, engine: str | None = None) -> Drawing:
 
 
 class Step(NamedTuple):
-    """What a warp or memory does from when to when, in copies' times; `what` is one of _FILLS' keys."""
+    """What a warp or memory does from when to when, in copies' times; `what`: multiplies,
+    orders, waits or copies.
+    """
 
     lane: int
     what: str
     start: float
     end: float
-
-
-_WORDS = {"multiplies": "×", "copies": "copy", "waits": "waits for the other blocks", "orders": "…"}
-_FILLS = {"multiplies": AMBER, "copies": BLUE, "waits": NONE, "orders": PALE}
 
 
 def end_of_phase(text: str, held: int, shown: int = _SHOWN) -> list[Step]:
@@ -140,32 +139,15 @@ def end_of_phase(text: str, held: int, shown: int = _SHOWN) -> list[Step]:
     return found
 
 
-def idle_at_the_end(steps: list[Step]) -> float:
-    """How long memory has nothing to copy while a warp waits."""
-    wait = next(step for step in steps if step.what == "waits")
-    ends = [(max(step.start, wait.start), min(step.end, wait.end)) for step in steps if step.lane == 1]
-    copied = sum(max(0.0, end - start) for start, end in ends)
-    return max(0.0, wait.end - wait.start - copied)
-
-
-def held_back(shape: Shape, format: str, texts: tuple[str, str] | None = None) -> Drawing:
-    """The end of a phase in 3_persistent and in 5_prefetch_at_barrier, in a format's build for an H200;
-    `texts` replace their sources.
-    """
-    names = ("3_persistent", "5_prefetch_at_barrier")
-    rungs = [rung_of(decoder.LADDERS["decode_step"], name, name) for name in names]
-    sources = texts or tuple(rung.path.read_text(encoding="utf-8") for rung in rungs)
-    held = decoder_plan.macros_for(rungs[1], shape, format, decode.FORMATS[format], "90", {})["HELD_BACK"]
-    runs = {name: end_of_phase(text, held) for name, text in zip(names, sources, strict=True)}
-    canvas, y, said = _ends_drawn(runs)
-    note = f"5_prefetch_at_barrier leaves {counted(held, 'slot')} of a warp empty until it has arrived"
-    lines = (
-        "×: multiplies a chunk, which frees its slot for a copy. …: waits until memory takes the next order.",
-        f"{note} ({FORMATS[format]}). An example.",
-    )
-    for k, line in enumerate(lines):
-        canvas.text(0, y + 2 + 14 * k, line, svg.SMALL)
-    return single("What memory does at a phase's end", f"An example. {'; '.join(said)}. {note}.", canvas)
+def idle_of_memory(steps: list[Step]) -> list[tuple[float, float]]:
+    """When memory has nothing to copy, from the first step on until the warp's wait ends."""
+    end = next(step.end for step in steps if step.what == "waits")
+    idle, now = list[tuple[float, float]](), 0.0
+    for step in sorted((step for step in steps if step.lane == 1), key=lambda step: step.start):
+        if step.start > now:
+            idle.append((now, min(step.start, end)))
+        now = max(now, step.end)
+    return [*idle, (now, end)] if now < end else idle
 
 
 def end_with_producers(text: str, shown: int = _SHOWN) -> list[Step]:
@@ -184,40 +166,41 @@ def end_with_producers(text: str, shown: int = _SHOWN) -> list[Step]:
     return [*found, Step(0, "waits", done, done + _BARRIER)]
 
 
-def producers(texts: tuple[str, str] | None = None) -> Drawing:
-    """The end of a phase in 3_persistent and in 6_producer_warps; `texts` replace their sources."""
-    names = ("3_persistent", "6_producer_warps")
-    rungs = [rung_of(decoder.LADDERS["decode_step"], name, name) for name in names]
-    first, last = texts or tuple(rung.path.read_text(encoding="utf-8") for rung in rungs)
-    canvas, y, said = _ends_drawn({names[0]: end_of_phase(first, 0), names[1]: end_with_producers(last)})
-    line = "In 6_producer_warps another warp orders copies; this one multiplies without a wait. An example."
-    canvas.text(0, y + 2, line, svg.SMALL)
-    return single("Who orders copies at a phase's end", f"{'; '.join(said)}. {line}", canvas)
-
-
-def _ends_drawn(runs: dict[str, list[Step]]) -> tuple[Canvas, float, list[str]]:
-    """The ends of a phase, one below the other: the canvas, how far down it is used, what each is said to
-    leave idle.
+def at_the_barrier(shape: Shape, format: str, texts: tuple[str, str, str] | None = None) -> Drawing:
+    """Memory around the barrier that ends a phase, in 3_persistent, 5_prefetch_at_barrier and
+    6_producer_warps, in a format's build for an H200; `texts` replace their sources.
     """
-    canvas, left, y, said = Canvas(), 66.0, 0.0, list[str]()
-    unit = (svg.WIDTH - left - 2) / max(step.end for run in runs.values() for step in run)
-    for name, run in runs.items():
-        idle = idle_at_the_end(run)
-        words = f"memory idles for {idle:g} of {_BARRIER:g} copies' time at the barrier"
-        canvas.text(0, y + 12, f"{name}: {words}", bold=True)
-        y += 20
-        for lane, who in enumerate(("a warp", "memory")):
-            canvas.text(0, y + 15, who, svg.SMALL)
-            if lane:
-                canvas.rect(left, y, max(step.end for step in run) * unit, 21, PALE)
-            for step in run:
-                if step.lane == lane:
-                    wide = (step.end - step.start) * unit
-                    canvas.cell(left + step.start * unit, y, wide, 21, _WORDS[step.what], _FILLS[step.what])
-            y += 24
-        y += 12
-        said.append(f"{name}: {words}")
-    return canvas, y, said
+    rungs = [rung_of(decoder.LADDERS["decode_step"], name, name) for name in _AT_THE_BARRIER]
+    sources = texts or tuple(rung.path.read_text(encoding="utf-8") for rung in rungs)
+    held = decoder_plan.macros_for(rungs[1], shape, format, decode.FORMATS[format], "90", {})["HELD_BACK"]
+    runs = [*(end_of_phase(text, held) for text in sources[:2]), end_with_producers(sources[2])]
+    waits = [next(step for step in run if step.what == "waits") for run in runs]
+    canvas, left, tall, y, said = Canvas(), 158.0, 26.0, 22.0, list[str]()
+    before = max(wait.start for wait in waits)
+    unit = (svg.WIDTH - left - 2) / (before + _BARRIER)
+    at, bottom = left + before * unit, y + len(runs) * (tall + 12)
+    canvas.text((left + at) / 2, 13, "this phase's products", svg.SMALL, "middle")
+    canvas.text((at + svg.WIDTH) / 2, 13, "the block waits at the barrier", svg.SMALL, "middle")
+    for name, run, wait in zip(_AT_THE_BARRIER, runs, waits, strict=True):
+        shift = at - wait.start * unit
+        canvas.text(0, y + 17, name, 12, bold=True)
+        for step in run:
+            if step.lane == 1:
+                wide = (step.end - step.start) * unit
+                canvas.cell(shift + step.start * unit, y, wide, tall, "copy", BLUE)
+        idle = idle_of_memory(run)
+        for start, end in idle:
+            canvas.cell(shift + start * unit, y, (end - start) * unit, tall, "idle", AMBER, 13)
+        said.append(f"{name}: memory idles for {sum(end - start for start, end in idle):g} copies' time")
+        y += tall + 12
+    canvas.line([(at, 2), (at, bottom - 6)], 1.2, dashed=True)
+    lines = (
+        f"Memory's row alone. An example, not measured: the wait at the barrier is {_BARRIER:g} copies long;",
+        f"5_prefetch_at_barrier leaves {counted(held, 'slot')} of a warp empty for it ({FORMATS[format]}).",
+    )
+    for k, line in enumerate(lines):
+        canvas.text(0, bottom + 6 + 14 * k, line, svg.SMALL)
+    return single("What memory does around a barrier", f"{'; '.join(said)}. {' '.join(lines)}", canvas)
 
 
 def chunks_by_block(units: int, chunks: int, slabs: int, blocks: int) -> list[int]:

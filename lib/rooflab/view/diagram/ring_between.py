@@ -17,11 +17,16 @@ from rooflab.view.diagram.svg import AMBER, BLUE, NONE, PALE, Canvas, Drawing, s
 
 RUNGS = decode.RUNGS[1:3]
 # An example's clock: how long the first of some copies is on its way, and what each adds; how long a chunk is
-# multiplied, a block adds up, starts and plans its rows, fetches its input, and waits for the last block; and
+# multiplied, a block adds up, starts, fetches its input, and waits for the last block; and
 # what a launch, a dependent one and a barrier take, in lesson 00b's order.
-_LATENCY, _COPY, _MULTIPLY, _ADD, _START, _INPUT, _BEHIND = 1.0, 0.45, 0.5, 1.0, 2.0, 1.0, 1.0
+_LATENCY, _COPY, _MULTIPLY, _ADD, _START, _INPUT, _BEHIND = 1.0, 0.6, 0.4, 1.0, 1.2, 1.0, 2.0
 _LAUNCH, _DEPENDENT, _BARRIER = 0.75, 0.5, 1.0
-_ROW, _SLOT = 18.0, 5.0  # heights
+_ROW, _SLOT = 18.0, 10.0  # heights
+_IN_PLACE = {
+    BLUE: "weights of phase 1",
+    PALE: "on their way",
+    AMBER: "of phase 2",
+}  # bars of a ring, labelled
 _WORDS = {
     "after": "the next block starts when all blocks have ended, with an empty ring",
     "early": "the next block starts when this one has left, with an empty ring",
@@ -97,12 +102,12 @@ def rings(shape: Shape, format: str, texts: tuple[str, ...] | None = None) -> Dr
         y += _ROW + 2 + slots * _SLOT + 9
         kept = sum(here <= run.ready for here in run.here)
         said.append(f"{name}: {_WORDS[run.how]}; {kept} of {slots} slots are full when phase 2 has its input")
-    line = "Blue: weights of phases 1 and 3; orange: of phase 2; pale: on their way; white: an empty slot."
+    line = "A row of a ring is a slot; white: empty. Dashed: the last block ends phase 1. Time runs right."
     canvas.text(0, y + 5, line, svg.SMALL)
     canvas.text(
         0,
         y + 19,
-        "Dashed: all blocks have ended phase 1. White in a block's row: it waits. An example, not measured.",
+        "Orange: phase 2's; in the block's row, multiplied. Blue at the end: phase 3's. Not measured.",
         svg.SMALL,
     )
     return single("A warp's ring from one phase to the next", f"An example. {'. '.join(said)}.", canvas)
@@ -125,7 +130,9 @@ def _lane(canvas: Canvas, run: Between, left: float, y: float, unit: float) -> N
     input_from = run.ready - _INPUT
     began = input_from if run.how == "on" else run.start
     cell(run.own, began, "waits", NONE)
-    cell(began, input_from, "starts, plans its rows", PALE)
+    if run.how != "on":
+        cell(began, run.ordered[0], "starts", PALE)
+        cell(run.ordered[0], input_from, "waits", NONE)
     cell(input_from, run.ready, "input", PALE)
     cell(run.ready, run.done[-1], "", NONE)
     canvas.bars([_at(across(end - _MULTIPLY, end), y) for end in run.done], _ROW, AMBER)
@@ -141,6 +148,9 @@ def _lane(canvas: Canvas, run: Between, left: float, y: float, unit: float) -> N
         marks[BLUE].append(_at(across(min(here, end), end), top + k * _SLOT))
     for fill, lines in marks.items():
         canvas.bars(lines, _SLOT - 0.8, fill)
+        x, at, wide = max(lines[: len(run.used)], key=lambda bar: bar[2])
+        if svg.wide(_IN_PLACE[fill], 9) < wide:
+            canvas.text(x + wide / 2, at + 7.8, _IN_PLACE[fill], 9, "middle", svg.on(fill))
     x, wide = across(0.0, run.done[-1])
     canvas.rect(x, top - 0.5, wide, len(run.used) * _SLOT, NONE)
     at = left + run.all * unit

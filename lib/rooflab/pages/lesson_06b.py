@@ -15,7 +15,7 @@ from rooflab.pages import Opening, Rows, bars, facts
 from rooflab.pages.lesson_06b_occupancy import NEAR as NEAR
 from rooflab.pages.lesson_06b_occupancy import blocks_an_sm as blocks_an_sm
 from rooflab.pages.lesson_06b_occupancy import busy_units as busy_units
-from rooflab.pages.lesson_06b_occupancy import same_occupancy
+from rooflab.pages.lesson_06b_occupancy import worth_of_the_same
 from rooflab.pages.lesson_06b_pace import changed_copies as changed_copies
 from rooflab.pages.lesson_06b_pace import drawing_tested as drawing_tested
 from rooflab.pages.lesson_06b_pace import one_thread_copies as one_thread_copies
@@ -388,7 +388,7 @@ def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
     own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"]
     text = "- Count registers before writing a kernel: outputs that do not fit force a split.\n"
     every = here.measure("attention", here.cases("attention"))
-    pair = same_occupancy(every[every["operator"].eq("attention")], width)
+    pair = worth_of_the_same(every[every["operator"].eq("attention")], width)
     text += f"- Occupancy alone does not set the rate: {pair}.\n" if pair else ""
     if len(own):
         text += f"- A head of {width} runs at {own['tflop_s'].iloc[0]:,.0f} TFLOP/s on the {gpu}"

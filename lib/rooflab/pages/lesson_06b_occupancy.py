@@ -265,8 +265,18 @@ def same_occupancy(every: Rows, width: int) -> str:
     if not pair:
         return ""
     slow, fast = pair
-    text = f"at the same {_share(slow['occupancy'])} {slow['impl']} has {slow['tflop_s']:,.0f} TFLOP/s and "
-    return text + f"{fast['impl']} {fast['tflop_s']:,.0f} ({prompt})"
+    text = f"at the same occupancy, {_share(slow['occupancy'])}, {slow['impl']} has "
+    return f"{text}{slow['tflop_s']:,.0f} TFLOP/s and {fast['impl']} {fast['tflop_s']:,.0f} ({prompt})"
+
+
+def worth_of_the_same(every: Rows, width: int) -> str:
+    """How far the rates of these two rungs are apart, in words, or nothing."""
+    pair = _same_occupancy(_budget(every, width)[0])
+    if not pair:
+        return ""
+    slow, fast = (each["impl"].partition("_")[0] for each in pair)
+    ratio = pair[1]["tflop_s"] / pair[0]["tflop_s"]
+    return f"rungs {slow} and {fast} have the same, and rung {fast} has {ratio:.2f} times the speed"
 
 
 def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:

@@ -319,7 +319,7 @@ def roles_tested(here: Lab, every: Rows) -> None:
         ("Rung 12, own copies", *alone, "not timed"),
         ("Rung 12, shared copies", *shared, _of_the_roof(best)),
     ]
-    names = ("", "Busy, 4 tiles", f"Busy, {tiles} tiles", "Measured, of the roof")
+    names = ("Drawing", "Busy, 4 tiles", f"Busy, {tiles} tiles", "Measured, of the roof")
     frame = pd.DataFrame(rows, columns=list(names))
     forms = dict.fromkeys(names[1:3], "{:.0%}")
     caption = f"Tensor cores in the drawings; at {tokens:,} tokens a block has {tiles} tiles on average"

@@ -13,6 +13,7 @@ from rooflab.numerics import model_shapes
 from rooflab.ops import attention as op
 from rooflab.pages import (
     lesson_06b_occupancy,
+    lesson_06b_pace,
     lesson_06b_rungs,
     lesson_06c,
     lesson_06c_faults,
@@ -429,3 +430,33 @@ def test_06_predicts_rung_2_by_shared_memory(h200, ladder):
 def test_the_model_of_banks_has_four_times_the_lanes_of_the_drawing():
     for padding, turns in ((0, 8), (16, 1)):  # of eight rows, as drawn
         assert models.banks(padding, 256, 16) == 4 * turns
+
+
+def test_06b_holds_its_drawings_of_rungs_10_and_12_against_what_was_measured(h200, rows, monkeypatch):
+    """The table's last row is the page's answer; a recording without a rung says so, and a faster one too."""
+    rows, page, texts = rows[rows["operator"] == "attention"], said("06b_wide.ipynb"), []
+    monkeypatch.setattr(lesson_06b_pace.display, "say", texts.append)
+    assert "by this arithmetic roles alone" in page and "P V waits for V; below, for 3" in page
+    shares = [
+        lesson_06b_pace._of_the_roof(lesson_06b_pace._best(rows, name))
+        for name in (
+            "10_paired_warpgroups",
+            "12_warp_specialised",
+        )
+    ]
+    assert all(share in page for share in shares)
+    lesson_06b_pace.roles_tested(h200, rows[rows["impl"] != "12_warp_specialised"])
+    assert "Rung 12's rate is not recorded here." in texts[-1]
+    fast = rows.assign(roof_fraction=rows["roof_fraction"] * 1.6)
+    lesson_06b_pace.roles_tested(h200, fast)
+    assert "a length in the drawing is too long" in texts[-1]
+
+
+def test_06b_compares_rungs_of_one_occupancy_on_the_prompt_it_names(rows):
+    rows = rows[rows["operator"] == "attention"]
+    pair = lesson_06b_occupancy.same_occupancy(rows, 512)
+    assert pair.startswith("at the same occupancy, ") and pair in said("06b_wide.ipynb")
+    assert lesson_06b_occupancy.worth_of_the_same(rows, 512) in said("06b_wide.ipynb")
+    assert not lesson_06b_occupancy.same_occupancy(rows[rows["impl"] != "10_paired_warpgroups"], 512).count(
+        "18.8"
+    )

@@ -635,9 +635,13 @@ def test_roles_go_on_beside_each_other_in_the_source_s_order():
     held, at_once = (roles.simulate(found._replace(before=part), 40, quick) for part in (0.875, 0.0))
     later = roles.busy(at_once)[0] - roles.busy(held)[0]
     assert later == pytest.approx(39 * TAKES.softmax, rel=0.15), "no product runs beside a softmax"
-    drawn = [diagram.warp_roles(TAKES, shared=shared) for shared in (True, False)]
-    assert drawn[0].title.startswith("Rung 12: 2 blocks share")
-    assert drawn[0].says != drawn[1].says
+    slow = TAKES._replace(copy=1.9 * TAKES.product, softmax=0.17 * TAKES.product)
+    alone, shared = roles.both_runs(slow, 4)[1]
+    assert roles.late(alone) and not roles.beside(alone), "P V waits for values, no softmax has it beside"
+    assert not roles.late(shared) and [bar.tile for bar in roles.beside(shared)] == [1, 2, 3]
+    drawn = diagram.warp_roles(slow)
+    assert "beside 0 of 4 softmaxes" in drawn.says and "beside 3 of 4 softmaxes" in drawn.says
+    assert "PV0 waits for V0" in drawn.svg() and drawn.svg().count("PV0 runs beside softmax 1") == 1
     early = text.replace("mbarrier_arrive(p_full + (buffer ^ 1));", "")
     with pytest.raises(UsageError, match="no step: hand over"):
         roles.roles_of(early)

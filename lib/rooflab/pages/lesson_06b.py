@@ -15,6 +15,7 @@ from rooflab.pages import Opening, Rows, bars, facts
 from rooflab.pages.lesson_06b_occupancy import NEAR as NEAR
 from rooflab.pages.lesson_06b_occupancy import blocks_an_sm as blocks_an_sm
 from rooflab.pages.lesson_06b_occupancy import busy_units as busy_units
+from rooflab.pages.lesson_06b_occupancy import worth_of_the_same
 from rooflab.pages.lesson_06b_pace import changed_copies as changed_copies
 from rooflab.pages.lesson_06b_pace import drawing_tested as drawing_tested
 from rooflab.pages.lesson_06b_pace import one_thread_copies as one_thread_copies
@@ -25,7 +26,6 @@ from rooflab.pages.lesson_06b_pace import ring_at_work as ring_at_work
 from rooflab.pages.lesson_06b_pace import roles_at_work as roles_at_work
 from rooflab.pages.lesson_06b_pace import roles_in_detail as roles_in_detail
 from rooflab.pages.lesson_06b_pace import roles_tested as roles_tested
-from rooflab.pages.lesson_06b_pace import when_handed_over as when_handed_over
 from rooflab.pages.lesson_06b_peers import peers_words
 from rooflab.pages.lesson_06b_rungs import SMALL, largest_step, page_order
 from rooflab.pages.lesson_06b_rungs import a_warp_ahead as a_warp_ahead
@@ -90,7 +90,9 @@ def _who_holds(name: str, width: int) -> str:
     text += "outputs each"
     if share.scorers:
         blocks = roles.roles_of(share.rung.path.read_text(encoding="utf-8")).cluster
-        text += f", one makes all scores, and {_IN_WORDS.get(blocks, blocks)} SMs share copies of keys"
+        text += (
+            f", one makes all scores, and {_IN_WORDS.get(blocks, blocks)} SMs share copies of keys and values"
+        )
     return f"{text}; built so, "
 
 
@@ -384,8 +386,10 @@ def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
     rows = sweep(width)
     rows = rows[rows["seq"] == rows["seq"].max()].sort_values("median_us")
     own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"]
-    text = "- Count registers before writing a kernel: the outputs alone decide how a head is split.\n"
-    text += "- Occupancy is a means. With asynchronous products and copies few warps are enough.\n"
+    text = "- Count registers before writing a kernel: outputs that do not fit force a split.\n"
+    every = here.measure("attention", here.cases("attention"))
+    pair = worth_of_the_same(every[every["operator"].eq("attention")], width)
+    text += f"- Occupancy alone does not set the rate: {pair}.\n" if pair else ""
     if len(own):
         text += f"- A head of {width} runs at {own['tflop_s'].iloc[0]:,.0f} TFLOP/s on the {gpu}"
         text += f"; {peers_words(here, own.iloc[0], peers.iloc[0])}.\n" if len(peers) else ".\n"

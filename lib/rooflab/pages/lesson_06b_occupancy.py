@@ -12,7 +12,7 @@ from rooflab.lab import Lab
 from rooflab.ops import attention as op
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
-from rooflab.view import display, plot
+from rooflab.view import display
 from rooflab.words import listed
 
 NEAR = 60  # percent of what a unit can do, from which on it may be what limits a rung
@@ -249,35 +249,50 @@ def _beside_the_clock(counted: Rows, every: Rows, here: Lab) -> list[Any]:
     return [text, (table, columns, {}, caption)]
 
 
-def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
-    """Draw every rung's rate at a width, or at the widest that is recorded, by occupancy; what a block
-    takes, folded.
-    """
+def _budget(every: Rows, width: int) -> tuple[Rows, str]:
+    """What a block of each rung takes at a width, or at the widest that is recorded, and on which prompt."""
     own = every[every["kind"].eq("own") & every["format"].eq("fp16")]
     width = width if own["head_dim"].eq(width).any() else int(own["head_dim"].max())
     shape = _common_shape(every, width)
     budget = analysis.budgets(shape if len(shape) else every, (width,))
+    return budget, f"{width} wide" + (f", {_prompt(shape)}" if len(shape) else "")
+
+
+def same_occupancy(every: Rows, width: int) -> str:
+    """Two rungs of one occupancy that differ most in rate, and on which prompt, in words; or nothing."""
+    budget, prompt = _budget(every, width)
+    pair = _same_occupancy(budget)
+    if not pair:
+        return ""
+    slow, fast = pair
+    text = f"at the same occupancy, {_share(slow['occupancy'])}, {slow['impl']} has "
+    return f"{text}{slow['tflop_s']:,.0f} TFLOP/s and {fast['impl']} {fast['tflop_s']:,.0f} ({prompt})"
+
+
+def worth_of_the_same(every: Rows, width: int) -> str:
+    """How far the rates of these two rungs are apart, in words, or nothing."""
+    pair = _same_occupancy(_budget(every, width)[0])
+    if not pair:
+        return ""
+    slow, fast = (each["impl"].partition("_")[0] for each in pair)
+    ratio = pair[1]["tflop_s"] / pair[0]["tflop_s"]
+    return f"rungs {slow} and {fast} have the same, and rung {fast} has {ratio:.2f} times the speed"
+
+
+def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
+    """Say what occupancy is worth at a width; what a block of every rung takes there, folded."""
+    budget, prompt = _budget(every, width)
     budget["kib"] = budget["shared"] / 1024
-    pair, told = _same_occupancy(budget), ""
-    title = "Rungs by occupancy, and their speed"
-    drawn = budget.sort_values(["occupancy", "tflop_s"], ascending=[False, True], kind="stable")
-    fig, ax = plot.figure("TFLOP/s", title=title, height=1.1 + 0.21 * len(drawn))
-    plot.bars(ax, [_named(row) for _, row in drawn.iterrows()], drawn["tflop_s"], "TFLOP/s")
-    tensor = _on_tensor_cores(drawn)
-    for patch, on_tensor_cores in zip(ax.patches, tensor, strict=True):
-        if not on_tensor_cores:
-            patch.set_facecolor(plot.PEER_COLOUR)
-    if pair:
-        slow, fast = pair
-        told = f": at {_share(slow['occupancy'])}, {slow['impl']} has "
-        told += f"{slow['tflop_s']:,.0f} TFLOP/s and {fast['impl']} {fast['tflop_s']:,.0f}"
-    prompt = f"{width} wide" + (f", {_prompt(shape)}" if len(shape) else "")
-    grey = "" if tensor.all() else " Grey: without tensor cores."
-    others = len(shape) and int(shape["heads"].iloc[0]) != study.HEADS
-    prompt_told = prompt + f"; the charts above have {study.HEADS}/{study.KV_HEADS}" * bool(others)
-    plot.show(fig, f"{title} on {gpu}{told}.{grey} Prompt: {prompt_told}.")
+    said, pair = [], same_occupancy(every, width)
     if budget.loc[budget["tflop_s"].idxmax(), "occupancy"] < budget["occupancy"].max():
-        display.say(_not_the_goal(budget, pair))
+        said.append(
+            "**Occupancy is not the goal.** It is one way to have work while some warps wait; asynchronous "
+            "products and copies are another."
+        )
+    if pair:
+        said.append(f"On the {gpu}, {pair}.")
+    if said:
+        display.say(" ".join(said))
     names = {"impl": "Rung", "threads": "Threads", "registers": "Registers a thread"}
     names |= {"kib": "Shared memory (KiB)", "blocks": "Blocks an SM", "occupancy": "Occupancy"}
     names |= {"limit": "Tightest limit", "tflop_s": "TFLOP/s"}
@@ -289,12 +304,6 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
 def _share(occupancy: float) -> str:
     """An occupancy in percent: whole, or with a digit where it is not."""
     return f"{round(100 * occupancy, 1):g}%"
-
-
-def _named(row: pd.Series) -> str:
-    """A rung with its occupancy, or with a word where that is not known."""
-    known = not pd.isna(row["occupancy"])
-    return f"{_share(row['occupancy']) if known else 'unknown'}: {row['impl']}"
 
 
 def _registers_moved(names: list[str]) -> list[str]:
@@ -330,26 +339,3 @@ def _same_occupancy(budget: Rows) -> tuple[Any, Any] | None:
         if fast["tflop_s"] > slow["tflop_s"]:
             found.append((slow, fast))
     return max(found, key=lambda pair: pair[1]["tflop_s"] / pair[0]["tflop_s"], default=None)
-
-
-def _not_the_goal(budget: Rows, pair: tuple[Any, Any] | None) -> str:
-    """What occupancy is for, the pair that shows that it does not set the rate, and what its steps are."""
-    text = "**Occupancy is not the goal.** It is one way to have work while some warps wait; asynchronous "
-    text += "products and copies are another."
-    if pair:
-        slow, fast = pair
-        text += f" At the same {_share(slow['occupancy'])} {slow['impl']} has "
-        text += f"{slow['tflop_s']:,.0f} TFLOP/s and {fast['impl']} {fast['tflop_s']:,.0f}."
-    modern = budget[_on_tensor_cores(budget)]
-    hopper = modern["impl"].isin(op.HOPPER)
-    shares = [set(rows["occupancy"]) for rows in (modern[~hopper], modern[hopper])]
-    if all(len(each) == 1 for each in shares):
-        fewer, more = (each.pop() for each in shares)
-        if (round(64 * fewer), round(64 * more)) == (8, 12):
-            text += f" At {_share(fewer)} an SM holds 8 warps, at {_share(more)} 12: Hopper's rungs have a "
-            text += "third warpgroup, for copies or scores. They also have other instructions, so these bars "
-            text += "do not tell what more warps are worth."
-    if not _on_tensor_cores(budget).all():
-        text += " Rungs without tensor cores (grey) multiply with other instructions: they prove "
-        text += "nothing here."
-    return text

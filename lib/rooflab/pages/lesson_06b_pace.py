@@ -175,7 +175,7 @@ def pair_at_work(here: Lab, every: Rows) -> None:
     text += "But tensor cores wait for copies: they" if takes.copy > takes.product else "Tensor cores"
     text += f" multiply {paired.busy(run)[1]:.0%} of the time"
     if best is not None:
-        tiles = max(2, round(int(best["seq"]) / roles.ROWS_OF_A_TILE / 2))
+        tiles = _tiles_of(int(best["seq"]))
         share = paired.busy(paired.run_of(takes, tiles))[1]
         got = float(best["roof_fraction"])
         text += f", with {best['seq']:,} tokens {share:.0%}. Measured: {got:.0%} of the roof"
@@ -201,18 +201,6 @@ def pace_of_roles(here: Lab) -> None:
     display.say(text + _pace(copies, products))
 
 
-def when_handed_over() -> None:
-    """Say, before the drawing of rung 12's roles, when its weights are handed over."""
-    found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
-    text = "In the drawing of the first four tiles an arrow hands P over. "
-    if found.before:
-        until = Fraction(found.before).limit_denominator(64)
-        text += f"Warpgroup 0 does that only when {until} of the next tile's scores are made: P V can then "
-        text += "run beside the next softmax, when no scores are multiplied. So the arrow of P0 is near the "
-        text += "end of QK1. "
-    display.say(f"{text}Here each block copies for itself.")
-
-
 def _pace(copies_us: float, products_us: float) -> str:
     """Which of a tile's two times sets the pace, in words that end the sentence."""
     if 1 / _FAR < copies_us / products_us < _FAR:
@@ -220,9 +208,27 @@ def _pace(copies_us: float, products_us: float) -> str:
     return f": at these rates {'copies' if copies_us > products_us else 'products'} set the pace."
 
 
-def roles_at_work(here: Lab, shared: bool) -> diagram.Drawing:
-    """Rung 12's roles over time, on a lab's device, with the copies that two blocks share or without."""
-    return diagram.warp_roles(roles.lengths(*over_time.rates(here)), shared)
+def roles_at_work(here: Lab) -> None:
+    """Draw rung 12's roles over time, on a lab's device, with own copies and with those that blocks share;
+    say when weights are handed over, and beside how many softmaxes they are multiplied.
+    """
+    takes, tiles = roles.lengths(*over_time.rates(here)), 4
+    found, runs = roles.both_runs(takes, tiles)
+    alone, shared = (len(roles.beside(run)) for run in runs)
+    text = "The first four tiles, twice on one scale: above as if each block copied for itself, below as the "
+    text += "rung does it. An arrow hands P over"
+    if found.before:
+        until = Fraction(found.before).limit_denominator(64)
+        text += f", when {until} of the next tile's scores are made: P V can then run beside the next "
+        text += "softmax, when no scores are multiplied"
+    text += f". **Above, that happens for {alone or 'none'} of {tiles} softmaxes"
+    text += ": P V waits for V" * roles.late(runs[0])
+    text += f"; below, for {shared or 'none'}**"
+    text += " (frame)" * any(bar.tile == 1 for bar in roles.beside(runs[1]))
+    text += ". A block's queries Q are its own, so their copy is not shared. Products that run at once share "
+    text += "the tensor cores, so both boxes are longer."
+    display.say(text)
+    diagram.warp_roles(takes, tiles).show()
 
 
 def _worth_of_holding(here: Lab, found: roles.Roles) -> str:
@@ -297,26 +303,55 @@ def _lengths_of_roles(here: Lab, found: roles.Roles, every: Rows) -> str:
 
 
 def roles_tested(here: Lab, every: Rows) -> None:
-    """Say how much of the roof rung 12's drawing allows, and how much was measured at best."""
-    best = _best(every)
-    if best is None:
-        return
-    takes = roles.lengths(*over_time.rates(here))
-    found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
-    tiles = max(2, round(int(best["seq"]) / roles.ROWS_OF_A_TILE / 2))  # a causal block sees half on average
-    shared, alone = (
-        roles.busy(roles.simulate(found._replace(cluster=blocks), tiles, takes))[1]
-        for blocks in (found.cluster, 1)
+    """Show the share of time that the drawings of rungs 10 and 12 have tensor cores busy, beside the share of
+    the roof that was measured; say what of rung 12 that makes necessary.
+    """
+    best, takes = _best(every), roles.lengths(*over_time.rates(here))
+    tokens = _TOKENS if best is None else int(best["seq"])
+    tiles = _tiles_of(tokens)
+    ten, (alone, shared) = (
+        [paired.busy(paired.run_of(takes, count))[1] for count in (4, tiles)],
+        [[roles.busy(roles.both_runs(takes, count)[1][k])[1] for count in (4, tiles)] for k in (0, 1)],
     )
-    got = float(best["roof_fraction"])
-    text = (
-        f"**Test**: with {best['seq']:,} tokens the tensor cores of the drawing are busy {shared:.0%} of the "
-    )
-    text += f"time, or {alone:.0%} without shared copies. Measured: {got:.0%} of the roof. "
-    if got > shared:
-        text += "So a length in it is too long."
-    elif _needs(best) > over_time.rates(here)[0]:
-        text += "So sharing very likely is necessary; what takes the rest is not known."
+    before = _best(every, paired.RUNG)
+    rows = [
+        ("Rung 10", *ten, _of_the_roof(before)),
+        ("Rung 12, own copies", *alone, "not timed"),
+        ("Rung 12, shared copies", *shared, _of_the_roof(best)),
+    ]
+    names = ("Drawing", "Busy, 4 tiles", f"Busy, {tiles} tiles", "Measured, of the roof")
+    frame = pd.DataFrame(rows, columns=list(names))
+    forms = dict.fromkeys(names[1:3], "{:.0%}")
+    caption = f"Tensor cores in the drawings; at {tokens:,} tokens a block has {tiles} tiles on average"
+    display.table(frame, dict(zip(names, names, strict=True)), forms, caption)
+    text = "**Test**: by this arithmetic roles alone "
+    if abs(alone[1] - ten[1]) < 0.02:
+        text += "change almost nothing"
     else:
-        text += "What takes the rest is not known."
+        text += f"take tensor cores from {ten[1]:.0%} to {alone[1]:.0%} busy"
+    text += (
+        ", and sharing changes nothing. "
+        if abs(shared[1] - alone[1]) < 0.02
+        else (f", and sharing takes tensor cores from {alone[1]:.0%} to {shared[1]:.0%} busy. ")
+    )
+    if best is None:
+        return display.say(f"{text}Rung 12's rate is not recorded here.")
+    got = float(best["roof_fraction"])
+    if got > shared[1]:
+        text += f"The measured {got:.0%} is more: a length in the drawing is too long."
+    elif _needs(best) > over_time.rates(here)[0]:
+        text += f"The measured {got:.0%} would take more GB/s of copies without sharing than were seen on "
+        text += "this GPU, so sharing very likely is necessary. What takes the rest is not known."
+    else:
+        text += f"Measured with both: {got:.0%}. What takes the rest is not known."
     display.say(text)
+
+
+def _tiles_of(tokens: int) -> int:
+    """Tiles of a block on average: in a causal prompt it sees half of the keys."""
+    return max(2, round(tokens / roles.ROWS_OF_A_TILE / 2))
+
+
+def _of_the_roof(best: pd.Series | None) -> str:
+    """A measured share of the roof in words."""
+    return "not recorded" if best is None else f"{float(best['roof_fraction']):.0%}"

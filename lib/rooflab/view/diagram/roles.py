@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import NamedTuple
 
 from rooflab.errors import UsageError
@@ -23,6 +24,7 @@ RUNG, WIDTH = "12_warp_specialised", 512
 ROWS_OF_A_TILE = 64  # queries of a block, and keys of a tile
 _SLICES = 16  # of a product: two that are under way take turns by them
 ROWS = ("copies", "warpgroup 0", "warpgroups 1, 2")
+_LEFT = 108.0  # of the drawing: what is before the time axis
 
 Key = tuple[str, int]  # what has happened, and to which item of the ring or tile
 Role = Generator[Key | float, float, None]  # yields what it waits for, and is sent the time when it came
@@ -217,41 +219,85 @@ def busy(run: Run) -> tuple[float, float]:
     return end, run.multiplied / end
 
 
-def warp_roles(takes: Lengths, shared: bool = True, tiles: int = 4, text: str | None = None) -> Drawing:
-    """Who does what over time in a block of the rung, whose cluster shares copies, or as if each of its
-    blocks copied for itself; both on one scale.
-    """
+def beside(run: Run) -> list[Bar]:
+    """The softmaxes in all of which the weights of the tile before are multiplied by its values."""
+    products = {bar.tile: bar for bar in run.bars if bar.what == "PV"}
+    found = [(bar, products.get(bar.tile - 1)) for bar in run.bars if bar.what == "softmax"]
+    return [soft for soft, pv in found if pv and pv.start <= soft.start + 1e-9 and pv.end >= soft.end - 1e-9]
+
+
+def late(run: Run, tile: int = 0) -> bool:
+    """Whether P V of a tile starts when its values arrive, later than its weights are handed over."""
+    values, product = (
+        next(bar for bar in run.bars if (bar.what, bar.tile) == what)
+        for what in ((f"V{tile}", 0), ("PV", tile))
+    )
+    return run.events["P", tile] + 1e-9 < values.end and abs(product.start - values.end) < 1e-9
+
+
+def both_runs(takes: Lengths, tiles: int, text: str | None = None) -> tuple[Roles, list[Run]]:
+    """The rung's roles, and their runs: each block copies for itself, and a cluster shares copies."""
     roles = roles_of(rung().path.read_text(encoding="utf-8") if text is None else text)
-    both = [simulate(roles._replace(cluster=blocks), tiles, takes) for blocks in (1, roles.cluster)]
-    last, canvas, left, run = max(busy(each)[0] for each in both), Canvas(), 108.0, both[shared]
-    unit, y = (svg.WIDTH - left - 4) / last, 0.0
-    for name in ROWS:
+    return roles, [simulate(roles._replace(cluster=blocks), tiles, takes) for blocks in (1, roles.cluster)]
+
+
+def _timeline(run: Run, before: float, unit: float, last: float) -> Canvas:
+    """A run's rows at `unit` a microsecond, with what the first weights wait for, or what they run beside."""
+    canvas, tops = Canvas(), (0.0, 42.0, 84.0)
+    at = {(bar.what, bar.tile): bar for bar in run.bars}
+    for name, y in zip(ROWS, tops, strict=True):
         canvas.text(0, y + 16, name, svg.SMALL)
-        boxes = [(left, y, last * unit, 24.0, "", NONE)]
+        boxes = [(_LEFT, y, last * unit, 24.0, "", NONE)]
         for bar in run.bars:
             if bar.row == name:
                 fill = {"QK": BLUE, "PV": SKY, "softmax": AMBER}.get(bar.what, GREY)
                 label = bar.what if fill == GREY else "" if fill == AMBER else f"{bar.what}{bar.tile}"
-                wide = (bar.end - bar.start) * unit
-                boxes.append((left + bar.start * unit, y, wide, 24.0, label, fill))
+                boxes.append((_LEFT + bar.start * unit, y, (bar.end - bar.start) * unit, 24.0, label, fill))
         canvas.boxes(boxes)
-        y += 28 if name == ROWS[0] else 42
+    tiles = 1 + max(tile for what, tile in at if what == "PV")
     for t in range(tiles):  # P is handed over, between the two lower rows
-        x = left + run.events["P", t] * unit
-        canvas.line([(x, 53), (x, 69)], 1.4, end="arrow")
-        beside = (x + 4, "start") if t == tiles - 1 else (x - 4, "end")
-        canvas.text(beside[0], 66, f"P{t}", svg.SMALL, beside[1])
-    end, share = busy(run)
-    canvas.text(left, y - 6, f"{end:.1f} µs; tensor cores busy {share:.0%} of it", svg.SMALL)
-    title = (
-        f"Rung 12: {counted(roles.cluster, 'block')} share the copies of K and V"
-        if shared
-        else "Rung 12: each block copies for itself"
-    )
-    says = (
-        f"{tiles} tiles of {WIDTH} columns: {end:.1f} µs, tensor cores busy {share:.0%}. Warpgroup 0 makes "
-    )
-    says += "scores (QK) and their softmax (amber) and hands P over; warpgroups 1 and 2 add P times V to the "
+        x = _LEFT + run.events["P", t] * unit
+        canvas.line([(x, 67), (x, 83)], 1.4, end="arrow")
+        where = (x + 4, "start") if t == tiles - 1 else (x - 4, "end")
+        canvas.text(where[0], 80, f"P{t}", svg.SMALL, where[1])
+    if before:
+        until = Fraction(before).limit_denominator(64)
+        x = _LEFT + run.events["P", 0] * unit
+        canvas.text(x - 4, 36, f"{until} of QK1", svg.SMALL, "end")
+        canvas.line([(x, 27), (x, 41)], 1.4)
+    if late(run):
+        x = _LEFT + at["V0", 0].end * unit
+        canvas.line([(x, 24), (x, 84)], 1.2, dashed=True)
+        canvas.text(x, 121, "PV0 waits for V0", svg.SMALL)
+    if at["softmax", 1] in beside(run):
+        x, wide = (
+            _LEFT + at["softmax", 1].start * unit,
+            (at["softmax", 1].end - at["softmax", 1].start) * unit,
+        )
+        canvas.frame(x - 2, 39, wide + 4, 72, 2)
+        canvas.text(x - 2, 123, "PV0 runs beside softmax 1", svg.SMALL)
+    return canvas
+
+
+def warp_roles(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing:
+    """Who does what over time in a block of the rung, as if each block copied for itself, and below it with
+    the copies that a cluster shares; both on one scale.
+    """
+    roles, runs = both_runs(takes, tiles, text)
+    last, canvas, y, told = max(busy(each)[0] for each in runs), Canvas(), 0.0, []
+    unit = (svg.WIDTH - _LEFT - 4) / last
+    names = ("Each block copies for itself", f"{counted(roles.cluster, 'block').capitalize()} share copies")
+    for name, run in zip(names, runs, strict=True):
+        end, share = busy(run)
+        canvas.text(0, y + 12, f"{name}: {end:.1f} µs, tensor cores busy {share:.0%}", svg.TEXT, bold=True)
+        canvas.place(_timeline(run, roles.before, unit, last), 0, y + 22)
+        y += 160
+        told.append(
+            f"{name}: {end:.1f} µs, tensor cores busy {share:.0%}; P V of the tile before runs beside "
+            f"{len(beside(run))} of {tiles} softmaxes."
+        )
+    says = f"{tiles} tiles of {WIDTH} columns, twice on one scale. {' '.join(told)} Warpgroup 0 makes scores "
+    says += "(QK) and their softmax (amber) and hands P over; warpgroups 1 and 2 add P times V to the "
     says += f"outputs. Lengths are arithmetic: copy {takes.copy:.2f} µs for a block alone, product "
     says += f"{takes.product:.2f}, softmax {takes.softmax:.2f} µs."
-    return single(title, says, canvas)
+    return single("Rung 12 over time, with own and with shared copies", says, canvas)

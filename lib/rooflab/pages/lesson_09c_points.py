@@ -246,8 +246,8 @@ def _shade(ax: Axes, parts: list[Region], by: Rule, rows: list[tuple[int, int]])
     split = sum(_values(each) < by.large for each in rows) - 0.5
     for part in parts:
         left, right = (by.tokens / 1.12, high) if part.many else (low, by.tokens / 1.12)
-        bottom = split if part.large else -0.6
-        top = split if part.large is False else len(rows) - 0.4
+        bottom = split if part.large else -1.4
+        top = split if part.large is False else len(rows) + 0.4
         tint = {"packed": OURS, "cuBLAS": THEIRS}.get(part.advice, "#8A8A8A")
         box = Rectangle((left, bottom), right - left, top - bottom, color=tint, alpha=0.2, lw=0, zorder=0)
         ax.add_patch(box)
@@ -282,7 +282,7 @@ def by_shape(rivals: Rows, gpu: str, here: Lab) -> tuple[Figure, str] | None:
             ax.plot(those["tokens"], where, marker, color=colour, markersize=5, label=label)
         _shade(ax, parts, by, rows)
         ax.set_yticks(range(len(rows)), [_matrix(each) for each in rows], fontsize=8)
-        ax.set_ylim(-0.6, len(rows) - 0.4)
+        ax.set_ylim(-1.4, len(rows) + 0.4)  # with room for the regions' names
         ax.set_title(f"{name} weights")
         last = mine["tokens"].max()
         ax.set_xticks([t for t in (1, 4, 16, 64, 128, 512, 2048) if t <= last])

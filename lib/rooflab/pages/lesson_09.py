@@ -317,7 +317,7 @@ def _by_lesson(own: Rows) -> None:
 
 _GOALS = (
     "**Floors** had to be reached, **aims** were hoped for, and **rules** bind all kernels and the course "
-    "itself. They were set for one H200, the first before the kernels were built. Some floors were raised "
+    "itself. The first were set before the kernels were built. Some floors were raised "
     "later, and goals for shapes that nothing was tuned for were added. A lesson's own page counts its first "
     "floors alone."
 )

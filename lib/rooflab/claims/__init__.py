@@ -53,6 +53,9 @@ FILES = ("decode_roofline", "specification", "pull_request", "course", "raised")
 COURSE = "course"  # the source of the course's own goals
 FLOOR, AIM = "floor", "aim"
 GOALS = (FLOOR, AIM, "rule")  # their groups
+# A statement that names a cause or a rule of design, and one that the source's own figures decide.
+CAUSE, ARITHMETIC = "cause", "arithmetic"
+RESTS_ON = ("", CAUSE, ARITHMETIC)
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Claim:
     in our words, the lesson's cell that looks at it ("02b_counters#Bytes"), its `tests`, as stated first, or
     what it `needs` that no recording holds; the `points` of the source's own checklist, and in `best` what
     changes in the arguments of its first test where this course's best kernel is asked instead of the
-    source's.
+    source's. `rests_on` says what else than a figure of a card a refutation finds wrong (RESTS_ON).
     """
 
     id: str
@@ -114,6 +117,7 @@ class Claim:
     needs: str = ""
     points: int = 0
     best: Mapping[str, Any] = field(default_factory=dict)
+    rests_on: str = ""
 
     @property
     def name(self) -> str:
@@ -219,6 +223,8 @@ def _claim(entry: dict[str, Any], sources: Mapping[str, str]) -> Claim:
     tests += [_test({**common, **one, "restated": True}, first) for one in given["rescaled"]]
     if not tests and not entry.get("needs"):
         raise UsageError("a claim has a test, as stated or rescaled, or says what it needs")
+    if entry.get("rests_on", "") not in RESTS_ON:
+        raise UsageError(f"a claim rests on {CAUSE} or {ARITHMETIC}, not on {entry['rests_on']!r}")
     return Claim(**{**entry, "line": str(entry.get("line", "")), "tests": tuple(tests)})
 
 

@@ -11,10 +11,13 @@ import pandas as pd
 from rooflab.analysis.evidence import Evidence
 from rooflab.claims import (
     AIM,
+    ARITHMETIC,
+    CAUSE,
     ELSEWHERE,
     FLOOR,
     GOALS,
     HOLDS,
+    REFUTED,
     SHORT,
     UNRECORDED,
     VERDICTS,
@@ -47,10 +50,24 @@ def board(claims: Iterable[Claim], evidence: Evidence) -> pd.DataFrame:
                 **{"says": claim.says, "tested": found.tested, "measured": found.measured},
                 **{"value": found.value, "verdict": found.word, "ours": found.ours},
                 **{"best": verdict_of_best(claim, evidence, found), "lesson": claim.lesson},
-                "points": claim.points,
+                **{"points": claim.points, "reason": reason(claim, found)},
             }
         )
     return pd.DataFrame(rows)
+
+
+# Why a statement is refuted.
+CARD, WRONG, OWN, KERNEL = "another card", "a wrong cause", "own arithmetic", "another kernel"
+REASONS = (CARD, WRONG, OWN, KERNEL)
+
+
+def reason(claim: Claim, found: Verdict) -> str:
+    """Why a claim is refuted, one of REASONS; empty where it is not."""
+    if found.word != REFUTED:
+        return ""
+    if found.ours:
+        return KERNEL
+    return {CAUSE: WRONG, ARITHMETIC: OWN}.get(claim.rests_on, CARD)
 
 
 def counts(table: pd.DataFrame, by: str = "source") -> pd.DataFrame:

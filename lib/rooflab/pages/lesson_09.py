@@ -38,8 +38,8 @@ _OPEN = {
     claims.UNRECORDED: "this recording lacks the row",
 }
 
-# Claims asked of our fastest kernel, with the same claim asked of the author's by the author's clock.
-_TWICE = (("A-13", "B-4"), ("A-14", "B-7"))
+# A claim asked of our kernel, and asked of the author's by the author's clock.
+_TWICE = ("A-13", "B-4")
 
 # Statements that are drawn: a share of the roof, a direction, a refuted figure.
 _EXAMPLES = ("C-E5", "D-12", "A-2")
@@ -87,7 +87,7 @@ def judged(evidence: Any) -> None:
         drawing.show()
 
 
-def meanings(verdicts: Rows, statements: list[Any]) -> None:
+def meanings(verdicts: Rows) -> None:
     """Say in which order a statement's bars are tried, and what each verdict that was given here shows."""
     found = set(verdicts["verdict"])
     lines = []
@@ -98,38 +98,53 @@ def meanings(verdicts: Rows, statements: list[Any]) -> None:
         "A **bar** says which values let a statement hold. The judge tries these in order and stops at the "
     )
     display.say(f"{text}first bar that is met:\n\n" + "\n".join(lines))
-    notes = [f"**{word}**: {why}." for word, why in _OPEN.items() if word in found]
-    open_ = verdicts.set_index("id")["verdict"].isin(list(_OPEN))
-    late = [s.id for s in statements if s.tests and s.tests[0].restated and not open_[s.id]]
-    if late:
-        notes.append(f"{listed(late)} begin at a restatement: as stated they need another machine.")
-    display.say("\n".join(f"- {each}" for each in [*notes, *_whose(verdicts)]))
+    open_ = [f"A statement **{word}** is not judged: {why}." for word, why in _OPEN.items() if word in found]
+    if open_:
+        display.say(" ".join(open_))
 
 
-def _whose(verdicts: Rows) -> list[str]:
-    """Which verdicts rest on this course's fastest kernel, and claims that got one by each kernel."""
-    ours = verdicts[verdicts["ours"] & ~verdicts["verdict"].isin(list(_OPEN))]
-    notes = []
-    rescaled = ours[ours["verdict"] == claims.RESCALED]
-    if len(rescaled):
-        of = (verdicts["verdict"] == claims.RESCALED).sum()
-        notes.append(
-            f"Of the {of} rescaled, {len(rescaled)} are met by **our fastest kernel**; the appendix marks "
-            "each."
-        )
-    rest = ours[ours["verdict"] != claims.RESCALED]
-    if len(rest):
-        notes.append(
-            "A statement about a way to compute, such as “fused” or “int8”, is asked of our fastest kernel "
-            f"of that way from the start: {listed(rest['id'])}."
-        )
-    word = verdicts.set_index("id")["verdict"]
-    pairs = [(mine, theirs) for mine, theirs in _TWICE if word[mine] == claims.REFUTED != word[theirs]]
-    if pairs:
-        both = [f"{mine} (ours) is refuted, {theirs} (theirs) {word[theirs]}" for mine, theirs in pairs]
-        which = "; ".join(both)
-        notes.append(f"So one claim can get two verdicts, of our kernel and of the author's: {which}.")
-    return notes
+def judged_twice(verdicts: Rows) -> None:
+    """One claim judged in words, of our kernel and of its author's, where this recording has both rows."""
+    ours, theirs = (verdicts.set_index("id").loc[each] for each in _TWICE)
+    if {ours["verdict"], theirs["verdict"]} & set(_OPEN):
+        return
+    apart = ours["verdict"] != theirs["verdict"]
+    end = "So a verdict must say whose kernel it is about" if apart else "Here both kernels agree"
+    if ours["verdict"] == claims.REFUTED:
+        end = f"*Refuted* means here that our kernel does better than the claim allows. {end}"
+    display.say(
+        f"**One claim, judged twice.** Of one token and a small matrix, 1,536 × 1,536, {ours['source']} says "
+        "that an INT4 kernel which unpacks and multiplies in one go (*fused*) does not beat cuBLAS on FP16 "
+        "weights. Measured, as speed over FP16's:\n\n"
+        f"- the author's kernel, whole calls by the author's clock: **{theirs['measured']}**, so the claim "
+        f"**{_word(theirs)}**\n"
+        f"- our fused kernel, alone in a graph, weights from memory: **{ours['measured']}**, so the claim "
+        f"**{_word(ours)}**\n\n"
+        f"{end}."
+    )
+
+
+def _word(row: Any) -> str:
+    """A verdict as the end of "the claim ..."."""
+    return "is refuted" if row["verdict"] == claims.REFUTED else str(row["verdict"])
+
+
+def exceptions(verdicts: Rows, statements: list[Any]) -> None:
+    """List, folded, the statements that do not begin at the first step, or are asked of our kernel."""
+    open_ = verdicts["verdict"].isin(list(_OPEN))
+    at = open_.set_axis(verdicts["id"])
+    late = [s.id for s in statements if s.tests and s.tests[0].restated and not at[s.id]]
+    ours = verdicts[verdicts["ours"] & ~open_]
+    met = ours["verdict"] == claims.RESCALED
+    lists = {
+        "Judged from step 2 on, for as stated they need another machine": late,
+        "Rescaled, met by our fastest kernel": list(ours["id"][met]),
+        "About a way to compute, such as “fused” or “int8”, and asked of our fastest kernel of that way from "
+        "the start": list(ours["id"][~met]),
+    }
+    lines = [f"{what}: {listed(ids)}." for what, ids in lists.items() if ids]
+    if lines:
+        display.fold_items("Statements that are judged from a later step on, or of our kernel", lines)
 
 
 def _letters() -> dict[str, str]:
@@ -225,37 +240,40 @@ def every_statement(verdicts: Rows) -> Board:
     by_ours = listed["ours"] & ~listed["verdict"].isin(list(_OPEN))
     note += by_ours.map({True: ". Asked of our fastest kernel, not the author's", False: ""})
     listed["note"] = note + ". Line " + listed["line"] + "."
-    controls = {"source": "Document", "group": "Kind", "verdict": "Verdict"}
+    kinds = {s.id: lesson_09_verdicts.kind(s) for s in claims.stated() if s.tests}
+    about = listed["group"].isin(scorecard.ABOUT_CODE)
+    listed["kind"] = listed["id"].map(kinds).fillna("without a test").mask(about, "code and documents")
+    listed["why"] = listed["reason"].where(listed["reason"] != "", "not refuted")
+    controls = {"source": "Document", "kind": "Kind", "verdict": "Verdict", "why": "Why refuted"}
     first = claims.REFUTED if (whole.get(claims.REFUTED, 0)) else claims.HOLDS
     return Board("verdicts", listed, controls=controls, lesson="lesson", start={"verdict": first})
 
 
-# Who makes a refuted claim, and of what; then what this recording shows.
-_CAUSES = {
-    "C-F15": (
+# What a reason for a refutation says; a statement that shows it, who makes it and of what; what is measured.
+_REASONS = {
+    scorecard.CARD: (
+        "the author's kernel, rebuilt, or the same library call gives another figure on this GPU",
+        "A-2",
+        "A, of cuBLAS with one token on a laptop's RTX 4070",
+        "The same product, 8,960 × 1,536, runs at {measured} of this GPU's roof.",
+    ),
+    scorecard.WRONG: (
+        "the cause or the rule of design that was given is not what decides",
+        "C-F15",
         "C, of its first matrix-vector kernel, in which the lanes of a warp read far apart (*strided*); its "
         "cure lets them read side by side (*coalesced*)",
         "The coalesced kernel runs at {measured} the speed of the strided one: it has a thread a column, too "
         "few to fill the GPU.",
     ),
-    "C-F31": (
-        "C, of one call of that strided kernel on an RTX 4090",
-        "The kernel takes {measured} of a call that carries its matrix to the GPU.",
+    scorecard.OWN: (
+        "the document's own figures, or its card's datasheet, contradict the statement",
+        "C-F31b",
+        "C, of reading a matrix of 4,096 × 4,096 on an RTX 4090",
+        "That time asks for {measured} of that card's own bandwidth.",
     ),
-    "A-14": (
-        "A, of an INT4 kernel that unpacks and multiplies in one go (*fused*), beside cuBLAS on FP16 weights "
-        "(*GEMM*)",
-        "Our fastest INT4 kernel is slower at {measured} of lesson 04's points of 2 to 64 tokens.",
-    ),
-    "A-2": (
-        "A, of cuBLAS with one token on a laptop's RTX 4070",
-        "The same product, 8,960 × 1,536, runs at {measured} of this GPU's roof.",
-    ),
-    "D-7": (
-        "D, of its first attention kernel, which handles one value at a time (*scalar*)",
-        "That kernel keeps DRAM busy for {measured} of the time: caches answer what it reads again.",
-    ),
-    "D-10": (
+    scorecard.KERNEL: (
+        "our kernel was asked, as the statement is about a way to compute",
+        "D-10",
         "D, of a prompt's products in 8-bit integers (*int8 MMQ*), beside unpacking the weights to FP16 "
         "(*dequantising*) for cuBLAS",
         "The fastest exact int8 product runs at {measured} the speed of the baseline. It scales a sum for "
@@ -264,26 +282,28 @@ _CAUSES = {
 }
 
 
-def refuted(verdicts: Rows) -> None:
-    """Say which causes do not hold on this GPU: who claims what of what, and what is measured."""
-    named = verdicts.set_index("id")
-    lines = []
-    for one, (who, sentence) in _CAUSES.items():
+def refuted(verdicts: Rows, gpu: str) -> None:
+    """Draw why the refuted statements about speed are refuted, and give one of each reason."""
+    speed = verdicts[~verdicts["group"].isin(scorecard.ABOUT_CODE)]
+    counts = speed.loc[speed["verdict"] == claims.REFUTED, "reason"].value_counts()
+    found = [each for each in scorecard.REASONS if counts.get(each, 0)]
+    if not found:
+        display.say("No statement about speed is refuted.")
+        return
+    plot.show(*lesson_09_verdicts.by_reason(counts[found], gpu))
+    parts = [f"in {counts[each]} {_REASONS[each][0]}" for each in found]
+    display.say(f"**Of the refuted statements about speed ({counts.sum()}), {'; '.join(parts)}.**")
+    named, lines = verdicts.set_index("id"), []
+    for each in found:
+        _, one, who, sentence = _REASONS[each]
         row = named.loc[one]
-        if row["verdict"] != claims.REFUTED:
-            continue
-        later = named.loc["B-3"]
-        if one == "A-14" and row["value"] == 0:
-            sentence = "Our fastest INT4 kernel is **never slower** at lesson 04's points of 2 to 64 tokens."
-        if one == "A-14" and named.loc["A-9"]["verdict"] == claims.HOLDS:
-            sentence += " The author's own kernel, by the author's clock, does lose (A-9)."
-        if one == "A-14" and later["verdict"] == claims.HOLDS:
-            sentence += f" At 256 tokens FP16 wins, with {later['measured']} INT4's speed (8,960 × 1,536)."
-        said = sentence.format(measured=f"**{row['measured']}**")
-        page = row["lesson"].partition("#")[0]
-        where = f" ([{page.partition('_')[0]}]({page}.ipynb))" if page else ""
-        lines.append(f"- **{who[0]}**{who[1:]}: “{row['says']}” **Here**: {said}{where}")
-    display.say("\n".join(lines))
+        if row["reason"] == each:
+            said = sentence.format(measured=f"**{row['measured']}**")
+            page = row["lesson"].partition("#")[0]
+            where = f" ([{page.partition('_')[0]}]({page}.ipynb))" if page else ""
+            lines.append(f"- **{each.capitalize()}**. {who}: “{row['says']}” **Here**: {said}{where}")
+    if lines:
+        display.say("One of each:\n\n" + "\n".join(lines))
 
 
 def _by_lesson(own: Rows) -> None:
@@ -295,6 +315,14 @@ def _by_lesson(own: Rows) -> None:
     display.table(sums, heads, caption="Goals by lesson and kind", folded=True)
 
 
+_GOALS = (
+    "**Floors** had to be reached, **aims** were hoped for, and **rules** bind all kernels and the course "
+    "itself. The first were set before the kernels were built. Some floors were raised "
+    "later, and goals for shapes that nothing was tuned for were added. A lesson's own page counts its first "
+    "floors alone."
+)
+
+
 def own_goals_counted(own: Rows, gpu: str) -> Rows:
     """Say how many of these goals are met, and show the floors and rules that are missed; those missed."""
     missed = own[own["verdict"] == claims.SHORT]
@@ -303,7 +331,8 @@ def own_goals_counted(own: Rows, gpu: str) -> Rows:
     met = (floors["verdict"] == claims.HOLDS).sum()
     text = f"On the {gpu} **{met} of {len(floors)} floors are met**. "
     first = sum(bool(goal.lesson) for goal in scorecard.asked())
-    text += f"Of all {len(own)} goals {first} were set before the kernels and {len(own) - first} later. "
+    display.say(text.strip())
+    text = f"Of all {len(own)} goals {first} were set before the kernels and {len(own) - first} later. "
     four = own.loc[open_, "says"].str.contains("four GPUs").sum()
     if open_.any():
         text += f"Not judged: {counted(int(open_.sum()), 'goal')}, of which this recording lacks the row"
@@ -312,10 +341,12 @@ def own_goals_counted(own: Rows, gpu: str) -> Rows:
     if (own["says"].str.contains("four GPUs") & ~open_).any():
         text += "Those for four GPUs are judged by a recording of four H200s. "
     least = missed[missed["kind"] != claims.AIM]
-    display.say(text.strip())
     words = own["verdict"].map({claims.HOLDS: "met", claims.SHORT: "missed"}).fillna("not recorded")
     kinds = own.assign(word=words).groupby(["kind", "word"]).size().unstack(fill_value=0).reset_index()
-    display.table(kinds, {"kind": "Goals"} | {c: c for c in ("met", "missed", "not recorded") if c in kinds})
+    heads = {"kind": "Goals"} | {c: c for c in ("met", "missed", "not recorded") if c in kinds}
+    display.fold_parts(
+        "What the goals are, and how many are met", (f"{_GOALS} {text.strip()}", (kinds, heads))
+    )
     if len(least):
         shown = least.assign(whose=least["lesson"].replace("house", "all"))
         for name, form in (("save", "{:.1%}"), ("above", "{:.0%}")):

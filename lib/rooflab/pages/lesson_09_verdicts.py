@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Sequence
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from rooflab import claims
@@ -109,6 +110,16 @@ def by_kind(speed: Rows, gpu: str) -> tuple[Figure, str]:
     plot.stacked(ax, kinds, {word: counted[word] for word in words}, "statements", shades)
     held = [f"{name} {counted.loc[name].get(claims.HOLDS, 0)} of {counted.loc[name].sum()}" for name in kinds]
     return fig, f"{title}: judged statements about speed, {gpu}. As stated hold: {', '.join(held)}."
+
+
+def by_reason(counts: pd.Series, gpu: str) -> tuple[Figure, str]:
+    """How many statements are refuted for which reason: the figure and its caption."""
+    title = "Why statements are refuted"
+    fig, ax = plot.figure("statements", title=title, height=1.2 + 0.25 * len(counts))
+    names = [str(name) for name in counts.index]
+    plot.stacked(ax, names, {claims.REFUTED: counts}, "statements", {claims.REFUTED: AMBER})
+    said = ", ".join(f"{name} {count}" for name, count in counts.items())
+    return fig, f"{title}: refuted statements about speed, {gpu}: {said}."
 
 
 def _asked(test: claims.Test, found: claims.Verdict) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, facts, unseen
 from rooflab.pages import lesson_09c_points as points
 from rooflab.view import diagram, display, plot
-from rooflab.view.diagram.in_turns import Compared
+from rooflab.view.diagram.in_turns import OURS, THEIRS, Compared
 from rooflab.view.filter_list import Board
 from rooflab.words import listed
 
@@ -64,14 +64,25 @@ def _spread(rivals: Rows, gpu: str) -> tuple[Figure, str]:
         "times as fast (1 is level), log scale", title=title, xlog=True, height=1 + 0.22 * len(spread)
     )
     places = range(len(spread))
-    ax.hlines(places, spread["min"], spread["max"], color=plot.PEER_COLOUR, linewidth=3, zorder=2)
-    ax.plot(spread["median"], places, plot.MARKERS[0], color=plot.COLOURS[0], markersize=7, zorder=3)
+    for low, high, colour in ((None, 1, THEIRS), (1, None, OURS)):
+        ends = (spread[each].clip(low, high) for each in ("min", "max"))
+        ax.hlines(places, *ends, color=colour, linewidth=3, zorder=2)
+    ax.plot(spread["median"], places, plot.MARKERS[0], color="black", markersize=7, zorder=3)
     ax.axvline(1, color="black", linewidth=1)
+    low, high = ax.get_xlim()
+    low = min(low, 0.8)
+    ax.axvspan(low, 1, color=THEIRS, alpha=0.2, lw=0, zorder=0)
+    ax.axvspan(1, high, color=OURS, alpha=0.2, lw=0, zorder=0)
+    ax.set_xlim(low, high)
     ax.set_yticks(list(places), labels)
     ax.set_ylim(len(spread) - 0.5, -0.5)
     plot.round_ticks(ax, "x")
     said = ", ".join(f"{name} {value:.2f}" for name, value in spread["median"].items())
-    return fig, f"{title}, median and range over points (their number), {gpu}: medians {said}."
+    return (
+        fig,
+        f"{title}, median (dot) and range over points (their number), ours faster in blue, theirs in "
+        f"amber, {gpu}: medians {said}.",
+    )
 
 
 def compared(evidence: Any) -> None:
@@ -161,7 +172,7 @@ def _apart(every: Rows) -> str:
     )
 
 
-def furthest_behind(evidence: Any, gpu: str) -> tuple[Rows, Rows, Rows]:
+def furthest_behind(evidence: Any, gpu: str, here: Lab) -> tuple[Rows, Rows, Rows]:
     """List the points at which ours is furthest behind: all points, those measured here, those behind."""
     every = related.points(evidence)
     rivals = every[every["origin"] == related.HERE].copy()
@@ -170,8 +181,8 @@ def furthest_behind(evidence: Any, gpu: str) -> tuple[Rows, Rows, Rows]:
         f"- {r.name_}, {r.where}: ours runs at **{_gain(r.gain)}** times its speed"
         for r in behind.rename(columns={"name": "name_"}).groupby("name_", sort=False).head(3).itertuples()
     ]
-    text = f"Of the {len(rivals)} comparisons at the lessons' shapes on the {gpu}, lesson 07's sweep left "
-    text += f"out, ours is behind by more than 2% in **{len(behind)}**"
+    text = f"Of the {len(rivals)} comparisons on the {gpu} at the lessons' shapes "
+    text += f"ours is behind by more than 2% in **{len(behind)}**"
     names = listed(dict.fromkeys(behind["name"]))
     text += f", all behind {names}" if behind["name"].nunique() == 1 else ""
     worst = "The worst three" if behind["name"].nunique() == 1 else "The worst three of each"
@@ -179,6 +190,12 @@ def furthest_behind(evidence: Any, gpu: str) -> tuple[Rows, Rows, Rows]:
     if points.against_fp16(behind).any():
         text += "\n\ncuBLAS multiplies its FP16 weights as they are; ours unpacks weights first. How much of "
         text += "a loss that takes was not counted."
+    if both := points.shapes_counted(rivals, here):
+        text += (
+            f"\n\n**Two counts.** {both}. The sweep adds the weight matrices of small models; of libraries "
+        )
+        text += "it times cuBLAS alone. The first picture includes it; this section, which compares all "
+        text += "libraries, does not."
     display.say(text)
     return every, rivals, behind
 
@@ -255,17 +272,20 @@ def takeaway(rivals: Rows, gpu: str, behind: Rows, slower: Rows, here: Lab) -> N
     """What to take away, computed."""
     lines = [f"- No library was measured beside it on the {gpu}."]
     if len(rivals):
-        ahead, by = (rivals["gain"] > crossover.LEVEL).sum(), points.rule(points.packed(rivals, here))
+        ahead, found = (rivals["gain"] > crossover.LEVEL).sum(), points.packed(rivals, here)
+        parts = points.regions(found, points.rule(found))
         lines = [
             f"- At the lessons' shapes on the {gpu} ours is ahead in {ahead} of {len(rivals)} comparisons, "
             f"level in {len(rivals) - ahead - len(behind)} and behind in {len(behind)}."
         ]
-        if by.tokens == by.tokens:
+        if both := points.shapes_counted(rivals, here):
+            lines[0] += f" {both}, which adds small matrices."
+        if parts:
+            advice = "; ".join(f"{each.where}: {each.advice}" for each in parts)
             lines.append(
                 "- Before you compare two kernels ask how many bits each weight has, how many tokens there "
-                "are and how large the matrix is: packed weights save bytes, not arithmetic. From "
-                f"{by.tokens:,.0f} tokens on time cuBLAS too"
-                + (", on small matrices with fewer." if by.small else ".")
+                "are and how large the matrix is: packed weights save bytes, not arithmetic. Here, "
+                f"{advice}."
             )
     lines += [
         "- A comparison needs its two kernels, its shape, GPU, clock and day to be repeated.",

@@ -5,25 +5,28 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from rooflab.analysis import strategies
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.view import plot
-from rooflab.view.diagram.in_turns import Compared
-from rooflab.view.diagram.svg import BLUE
+from rooflab.view.diagram.in_turns import OURS, THEIRS, Compared
 from rooflab.words import counted, listed
 
 DENSE = "cuBLAS"  # multiplies FP16 weights, whatever ours are
+# Of a region's products: ours is faster in as many, so call it untimed; in as few, so call cuBLAS.
+_SURE, _SELDOM = 0.95, 0.2
 _APART = 0.25  # shares that differ by less make no rule
 _PRODUCT = ["format", "n", "k", "tokens", "gain"]
 _SWEPT = {"int4_g128": "INT4", "q8_0": "Q8_0"}
 _WHO = {
-    "ours": ("ours", "o", BLUE),
-    "level": ("level, within 2%", "s", "#9AA0A6"),
-    "theirs": ("cuBLAS", "X", "#C05A00"),
+    "ours": ("ours", "o", OURS),
+    "level": ("level, within 2%", "s", "#8A8A8A"),
+    "theirs": ("cuBLAS", "X", THEIRS),
 }
 
 
@@ -66,7 +69,8 @@ class Rule(NamedTuple):
     """The number of tokens that best tells products at which ours is ahead from the others (NaN where none
     does): how many products have fewer tokens, how many of these ours is ahead at, the same with as many
     tokens or more, and the matrices (n, k) at which ours is not ahead though tokens are few; `small`, whether
-    there are such and all are among the smaller half.
+    there are such and all are among the smaller half; `large`, the least values of a matrix at which ours is
+    ahead more often with many tokens (NaN where size does not tell).
     """
 
     tokens: float
@@ -76,6 +80,7 @@ class Rule(NamedTuple):
     many_ahead: int
     others: list[tuple[int, int]]
     small: bool
+    large: float
 
 
 def rule(found: Rows) -> Rule:
@@ -87,7 +92,47 @@ def rule(found: Rows) -> Rule:
     others = sorted(zip(beside["n"], beside["k"], strict=True), key=_values)
     counts = (int(few.sum()), int((few & ahead).sum()), int((~few).sum()), int((~few & ahead).sum()))
     middle = (found["n"] * found["k"]).median()
-    return Rule(at, *counts, others, bool(others and _values(others[-1]) < middle))
+    large = _parted((found["n"] * found["k"])[~few], ~ahead[~few])
+    return Rule(at, *counts, others, bool(others and _values(others[-1]) < middle), large)
+
+
+class Region(NamedTuple):
+    """A part of the shapes: what it is in words, how many products ours is ahead at, of how many, and
+    whether its tokens are many and its matrices large (None: of every size).
+    """
+
+    where: str
+    ahead: int
+    size: int
+    many: bool
+    large: bool | None
+
+    @property
+    def advice(self) -> str:
+        """What to call there."""
+        share = self.ahead / self.size
+        return "packed" if share >= _SURE else "cuBLAS" if share <= _SELDOM else "time both"
+
+
+def regions(found: Rows, by: Rule) -> list[Region]:
+    """The parts of the shapes that a rule tells apart; none where it tells none."""
+    if by.tokens != by.tokens:
+        return []
+    few = Region(f"fewer than {by.tokens:,.0f} tokens", by.few_ahead, by.few, False, None)
+    many, start = found[found["tokens"] >= by.tokens], f"{by.tokens:,.0f} tokens or more"
+    won, values = many["gain"] > crossover.LEVEL, many["n"] * many["k"]
+    if by.large != by.large:
+        return [few, Region(start, by.many_ahead, by.many, True, None)]
+    above, one = values >= by.large, many[values == by.large].iloc[0]
+    least = _matrix((one["n"], one["k"]))
+    parts = (
+        (above, True, f"matrices of {least} or larger"),
+        (~above, False, f"matrices smaller than {least}"),
+    )
+    return [few] + [
+        Region(f"{start} and {which}", int(won[those].sum()), int(those.sum()), True, large)
+        for those, large, which in parts
+    ]
 
 
 def _parted(values: pd.Series, low: pd.Series) -> float:
@@ -116,29 +161,49 @@ def _of(ahead: int, size: int) -> str:
 
 
 def answer(rivals: Rows, gpu: str, here: Lab) -> str:
-    """At which shapes who is faster, and why; then where both hold values in as many bits."""
-    found, said = packed(rivals, here), []
+    """At which shapes who is faster, a line a region, and why; then where both weights are as wide."""
+    found, said = packed(rivals, here), ""
     if len(found):
         which = listed(sorted(set(found["format"])))
-        by, first = rule(found), f"On the {gpu} our packed weights ({which}) are faster than cuBLAS's FP16 "
-        first += f"weights in {_of(by.few_ahead, by.few)} products"
-        if by.tokens == by.tokens:
-            first += f" of fewer than {by.tokens:,.0f} tokens{_beside(by)}."
-            said = [first, _many(found, by)]
+        by = rule(found)
+        parts = regions(found, by)
+        said = f"On the {gpu} our packed weights ({which}) are faster than cuBLAS's FP16 weights in "
+        said += f"{_of(int((found['gain'] > crossover.LEVEL).sum()), len(found))} products measured."
+        if parts:
+            theirs = [each.where for each in parts if each.advice == "cuBLAS"]
+            said = f"On the {gpu} call cuBLAS with {listed(theirs)}." if theirs else said
+            said += f"\n\nWhich to call, our packed weights ({which}) or cuBLAS's FP16:\n\n"
+            said += "\n".join(f"- {_line(each, by)}" for each in parts)
             why = "With few tokens a product waits for its weights' bytes, and packed weights have fewer"
             why += " (a small matrix has few to save)" if by.small else ""
-            said.append(f"{why}; with many it waits for arithmetic, which packing does not save.")
-        else:
-            said = [f"{first} measured."]
+            said += f"\n\n{why}; with many it waits for arithmetic, which packing does not save."
     other = rivals[~against_fp16(rivals)]
     if len(other):
         ahead, behind = (other["gain"] > crossover.LEVEL).sum(), (other["gain"] < 1 / crossover.LEVEL).sum()
         start = "Against libraries" if said else f"On the {gpu}, against libraries"
-        text = f"{start} that hold values in as many bits as ours, ours is faster in "
-        text += f"{_of(ahead, len(other))} comparisons at the lessons' shapes"
+        text = f"{start} measured here whose weights or values have as many bits as ours, ours is faster in "
+        text += f"{_of(ahead, len(other))} comparisons"
         rest = f" and slower in {behind}" if behind else " and nowhere slower" if ahead < len(other) else ""
-        said.append(f"{text}{rest}.")
-    return " ".join(said)
+        said += f" {text}{rest}."
+    return said.strip()
+
+
+def _line(part: Region, by: Rule) -> str:
+    """A region with what to call there."""
+    beside = "" if part.many else _beside(by)
+    return f"{part.where}: **{part.advice}** (ours faster in {_of(part.ahead, part.size)}{beside})"
+
+
+def shapes_counted(rivals: Rows, here: Lab) -> str:
+    """How often ours is behind cuBLAS's FP16 weights at the lessons' shapes, and with lesson 07's sweep."""
+    mine, found = rivals[against_fp16(rivals)], packed(rivals, here)
+    if mine.empty or len(found) <= len(mine):
+        return ""
+    lost, all_lost = ((each["gain"] < 1 / crossover.LEVEL).sum() for each in (mine, found))
+    return (
+        f"Our packed weights are behind cuBLAS's FP16 in {lost} of {len(mine)} products at the lessons' "
+        f"shapes, and in {all_lost} of {len(found)} with lesson 07's sweep"
+    )
 
 
 def _beside(by: Rule) -> str:
@@ -150,21 +215,6 @@ def _beside(by: Rule) -> str:
     named = f"the {'matrices' if len(by.others) > 1 else 'matrix'} {whose}"
     whose = named if len(by.others) < 4 else f"{len(by.others)} matrices"
     return f"; the other {f'{left} are' if left > 1 else 'is'} of {whose}"
-
-
-def _many(found: Rows, by: Rule) -> str:
-    """Who is faster from so many tokens on, by size of matrix where that tells."""
-    many = found[found["tokens"] >= by.tokens]
-    won, values = many["gain"] > crossover.LEVEL, many["n"] * many["k"]
-    least, first = _parted(values, ~won), f"With {by.tokens:,.0f} or more ours is faster in "
-    if least != least:
-        return f"{first}{_of(by.many_ahead, by.many)}."
-    large, one = values >= least, many[values == least].iloc[0]
-    return (
-        f"{first}{_of(int(won[large].sum()), int(large.sum()))} products of matrices of "
-        f"{_matrix((one['n'], one['k']))} or larger, and in "
-        f"{_of(int(won[~large].sum()), int((~large).sum()))} of smaller ones, so time both."
-    )
 
 
 def widest_gap(rivals: Rows) -> str:
@@ -190,6 +240,24 @@ def widest_gap(rivals: Rows) -> str:
     )
 
 
+def _shade(ax: Axes, parts: list[Region], by: Rule, rows: list[tuple[int, int]]) -> None:
+    """Tint the regions of a panel, each named in a corner; `rows` are the matrices from bottom to top."""
+    low, high = ax.get_xlim()
+    split = sum(_values(each) < by.large for each in rows) - 0.5
+    for part in parts:
+        left, right = (by.tokens / 1.12, high) if part.many else (low, by.tokens / 1.12)
+        bottom = split if part.large else -1.4
+        top = split if part.large is False else len(rows) + 0.4
+        tint = {"packed": OURS, "cuBLAS": THEIRS}.get(part.advice, "#8A8A8A")
+        box = Rectangle((left, bottom), right - left, top - bottom, color=tint, alpha=0.2, lw=0, zorder=0)
+        ax.add_patch(box)
+        place = {"ha": "right" if part.many else "left", "va": "bottom" if part.large is False else "top"}
+        edge = bottom if part.large is False else top
+        text = ax.annotate(part.advice, (right if part.many else left, edge), **place, fontsize=8, zorder=4)
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.8})
+    ax.set_xlim(low, high)
+
+
 def by_shape(rivals: Rows, gpu: str, here: Lab) -> tuple[Figure, str] | None:
     """Who is faster at which matrix and number of tokens: a row a matrix, the largest on top, a panel a
     format of ours; nothing where no packed product was measured beside cuBLAS.
@@ -200,7 +268,8 @@ def by_shape(rivals: Rows, gpu: str, here: Lab) -> tuple[Figure, str] | None:
     rows = sorted(set(zip(found["n"], found["k"], strict=True)), key=lambda each: (_values(each), each))
     place = {each: at for at, each in enumerate(rows)}
     formats = [name for name in _SWEPT.values() if (found["format"] == name).any()]
-    title, at = "Our packed weights or cuBLAS's FP16: who is faster", rule(found).tokens
+    title, by = "Our packed weights or cuBLAS's FP16: who is faster", rule(found)
+    parts = regions(found, by)
     height = 1.1 + 0.16 * len(rows)
     fig, axes = plot.figure("tokens", "", title, xlog=True, columns=len(formats), height=height)
     axes = axes if len(formats) > 1 else [axes]
@@ -211,10 +280,9 @@ def by_shape(rivals: Rows, gpu: str, here: Lab) -> tuple[Figure, str] | None:
             those = mine[word == who]
             where = [place[each] for each in zip(those["n"], those["k"], strict=True)]
             ax.plot(those["tokens"], where, marker, color=colour, markersize=5, label=label)
-        if at == at:
-            ax.axvline(at / 1.12, color="black", linewidth=1, linestyle=":")
+        _shade(ax, parts, by, rows)
         ax.set_yticks(range(len(rows)), [_matrix(each) for each in rows], fontsize=8)
-        ax.set_ylim(-0.6, len(rows) - 0.4)
+        ax.set_ylim(-1.4, len(rows) + 0.4)  # with room for the regions' names
         ax.set_title(f"{name} weights")
         last = mine["tokens"].max()
         ax.set_xticks([t for t in (1, 4, 16, 64, 128, 512, 2048) if t <= last])
@@ -226,9 +294,9 @@ def by_shape(rivals: Rows, gpu: str, here: Lab) -> tuple[Figure, str] | None:
         for name in formats
         for mine in [found["format"] == name]
     ]
-    dotted = f" Dotted: {at:,.0f} tokens begin." if at == at else ""
+    shaded = f" Shaded: {'; '.join(f'{each.where}: {each.advice}' for each in parts)}." if parts else ""
     return (
         fig,
         f"{title}, by matrix (the larger the higher) and tokens, {gpu}, lesson 07's sweep included. "
-        f"{'; '.join(told)}.{dotted}",
+        f"{'; '.join(told)}.{shaded}",
     )

@@ -10,10 +10,11 @@ import numpy as np
 from rooflab.bench import clock
 from rooflab.hardware.crossover import LEVEL
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, BLUE, GREY, SKY, Canvas, Drawing, single
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, Canvas, Drawing, single
 from rooflab.words import counted
 
 WIDTH = 430.0  # narrow enough for a phone
+OURS, THEIRS = BLUE, AMBER  # on all pictures of lesson 09c
 _REST, _WARM, _SAMPLE = 14.0, 10.0, 20.0  # widths, not to scale: a rest is the longest by far
 
 
@@ -61,18 +62,18 @@ def in_turns(points: Sequence[Compared], rounds: int = 4) -> Drawing:
         if before is None or before[1]:  # the GPU rests ahead of each sample
             x += _REST
         wide = _SAMPLE if counts else _WARM
-        canvas.cell(x, 26 + 26 * at, wide, 20, "", (AMBER, BLUE)[at] if counts else GREY)
+        canvas.cell(x, 26 + 26 * at, wide, 20, "", (OURS, THEIRS)[at] if counts else GREY)
         x, before = x + wide, (at, counts)
     canvas.line([(54, 82), (x, 82)], end="arrow")
     canvas.cell(0, 94, 12, 12, "", GREY)
     canvas.text(18, 105, "raises the clock rate, not counted; gaps: rest")
     canvas.text(0, 134, "2. Ratio of the medians, at recorded points", bold=True)
-    fills, y = {"ours": AMBER, "level": SKY, "theirs": BLUE}, 144.0
+    fills, y = {"ours": OURS, "level": GREY, "theirs": THEIRS}, 144.0
     widest = max((max(1.0, 1 / each.gain) for each in points), default=1.0)
     unit = (WIDTH - 54 - 98) / widest
     for each in points:
         canvas.text(0, y + 13, f"{each.name}, {each.where}")
-        for name, long, fill in (("ours", 1 / each.gain, AMBER), ("theirs", 1.0, BLUE)):
+        for name, long, fill in (("ours", 1 / each.gain, OURS), ("theirs", 1.0, THEIRS)):
             y += 18
             canvas.text(0, y + 11, name, 12.5)
             canvas.cell(54, y + 1, long * unit, 13, "", fill)

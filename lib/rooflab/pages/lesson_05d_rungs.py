@@ -22,7 +22,7 @@ _CHANGES = {  # what a rung changes, as the ladder's table says it
     "1_tile": "load, wait, multiply",
     "2_prefetch": "the next tile loads meanwhile",
     "3_wide": "a tile has twice the tokens",
-    "4_cp_async": "copies straight to shared memory, two tiles ahead",
+    "4_cp_async": "copies straight to shared memory, ahead; 128 of k a tile",
     "5_large_tiles": "a warp's part nearly square; 2 instructions a sum",
     "6_wgmma": "one warpgroup copies, four multiply by wgmma",
     "7_fp16_wgmma": "weights scaled first, FP16 products",

@@ -22,12 +22,12 @@ _CHANGES = {  # what a rung changes, as the ladder's table says it
     "1_tile": "load, wait, multiply",
     "2_prefetch": "the next tile loads meanwhile",
     "3_wide": "a tile has twice the tokens",
-    "4_cp_async": "copies straight to shared memory, ahead; 128 of k a tile",
-    "5_large_tiles": "a warp's part nearly square; 2 instructions a sum",
-    "6_wgmma": "one warpgroup copies, four multiply by wgmma",
+    "4_cp_async": "copies ahead, by cp.async",
+    "5_large_tiles": "square parts; 2 instructions a sum",
+    "6_wgmma": "one warpgroup copies, four multiply",
     "7_fp16_wgmma": "weights scaled first, FP16 products",
-    "8_stream_k": "tiles left over are divided along k",
-    "9_tile_order": "weights stored as the tensor cores take them",
+    "8_stream_k": "tiles left over divided along k",
+    "9_tile_order": "weights in the tensor cores' order",
 }
 
 
@@ -40,18 +40,14 @@ def climb(rows: Rows, counted: Rows) -> None:
     found["tile"] = [f"{wide} × {tokens}" for wide, tokens in shapes]
     found["instructions"] = counts["inst_executed"].to_numpy(float) / 1e6
     found["unused"] = 1 - counts["issue_active"].to_numpy(float)
-    found["busy"] = counts["tensor_pct"].to_numpy(float) / 100
     found.attrs = dict(rows.attrs)
-    names = {"impl": "Rung", "change": "What changes", "tile": "Tile (rows × tokens)"}
+    names = {"impl": "Rung", "change": "What changes", "tile": "Tile"}
     names |= {
-        "instructions": "Instructions (millions)",
+        "instructions": "Millions of instructions",
         "unused": "Slots unused",
-        "busy": "Tensor cores busy",
     }
-    names |= {"tflop_s": "TOP/s, from 7 on TFLOP/s"}
-    forms = dict.fromkeys(("instructions", "tflop_s"), "{:,.0f}") | dict.fromkeys(
-        ("unused", "busy"), "{:.0%}"
-    )
+    names |= {"tflop_s": "TOP/s, TFLOP/s"}
+    forms = dict.fromkeys(("instructions", "tflop_s"), "{:,.0f}") | dict.fromkeys(("unused",), "{:.0%}")
     display.table(
         found, names, forms, "The ladder: instructions of warps and slots as Nsight Compute counted them"
     )

@@ -285,7 +285,7 @@ def tiles_along_k(texts: Mapping[str, str] | None = None, only: Sequence[str] = 
         "1_tile": ("Rung 1: load, wait, multiply", 1),
         "2_prefetch": ("Rungs 2 and 3: the next tile is on its way, by registers", 1),
         "4_cp_async": (
-            f"Rung 4: cp.async, {counted(stages - 1, 'tile')} ahead in a ring of {stages} places",
+            f"Rung 4: cp.async, {counted(stages - 1, 'tile')} ahead in a ring of {stages} slots",
             stages,
         ),
     }

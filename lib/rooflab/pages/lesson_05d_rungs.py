@@ -37,7 +37,7 @@ def climb(rows: Rows, counted: Rows) -> None:
     counts = seen.reindex(found["impl"])
     found["change"] = [_CHANGES.get(rung.name, rung.idea) for rung in (_rung(name) for name in found["impl"])]
     shapes = [study.tile(study.Mmq().case(case)) for case in found["case"]]
-    found["tile"] = [f"{wide} × {tokens}" for wide, tokens in shapes]
+    found["tile"] = [f"{wide}\u00a0×\u00a0{tokens}" for wide, tokens in shapes]
     found["instructions"] = counts["inst_executed"].to_numpy(float) / 1e6
     found["unused"] = 1 - counts["issue_active"].to_numpy(float)
     found.attrs = dict(rows.attrs)

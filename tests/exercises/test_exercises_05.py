@@ -87,13 +87,11 @@ WRONG = {
         "first rows only": "def owner(row, token):\n    return row % 8 * 4 + token // 2, token % 2",
     },
     "05.6": {
-        "no roof": "def bound(int8_tops, fp32_tflops, instructions):\n"
-        "    return 64 * fp32_tflops / 2 / instructions",
-        "a multiply-add as two": "def bound(int8_tops, fp32_tflops, instructions):\n"
-        "    return min(int8_tops, 64 * fp32_tflops / instructions)",
-        "32 operations a block": "def bound(int8_tops, fp32_tflops, instructions):\n"
-        "    return min(int8_tops, 32 * fp32_tflops / 2 / instructions)",
-        "a share of the peak": "def bound(int8_tops, fp32_tflops, instructions):\n"
+        "no roof": "def bound(int8_tops, sums, lanes, instructions):\n"
+        "    return int8_tops * lanes / sums / instructions",
+        "lanes for sums": "def bound(int8_tops, sums, lanes, instructions):\n"
+        "    return int8_tops * min(1, sums / lanes / instructions)",
+        "a share of the peak": "def bound(int8_tops, sums, lanes, instructions):\n"
         "    return int8_tops / instructions",
     },
     "05.7": {

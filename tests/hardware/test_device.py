@@ -7,7 +7,7 @@ import types
 
 import pytest
 from rooflab.errors import UsageError
-from rooflab.hardware import device
+from rooflab.hardware import device, roofline
 
 # FLOP (or OP) per clock and SM, dense, with FP32 (INT32) accumulation.
 GEFORCE_AMPERE = {"fp32": 256, "tf32_tensor": 256, "fp16_tensor": 512, "int8_tensor": 2048}
@@ -81,6 +81,9 @@ def test_peaks_follow_from_sms_rate_and_clock(name):
             mhz = row.boost_mhz if peak == "fp32" else TENSOR_MHZ.get(name, row.boost_mhz)
             derived = row.sms * rate * mhz / 1e6
             assert stated == pytest.approx(derived, rel=0.015), peak
+            given = stated, row.sms, row.boost_mhz / 1e3
+            assert roofline.multiply_adds(*given) == rate / 2, peak
+            assert roofline.clock_of(*given) == pytest.approx(mhz / 1e3, rel=0.015), peak
     assert row.bf16_tensor in (row.fp16_tensor, None)
     assert (row.bf16_tensor is None) == (row.compute_capability < (8, 0))
 

@@ -16,7 +16,7 @@ from rooflab.exercises.kernels import Trial, kernel_task, most_sectors
 from rooflab.exercises.worth import gain
 from rooflab.hardware import device
 from rooflab.numerics import quant
-from rooflab.studies import q8_0
+from rooflab.studies import mmq, q8_0
 
 
 def _matrix(n: int, k: int, seed: int) -> np.ndarray:
@@ -149,12 +149,12 @@ def _owner(owner: Callable[..., Any]) -> str:
 
 @checker("05.6")
 def _bound(bound: Callable[..., Any]) -> str:
-    """bound(int8_tops, fp32_tflops, instructions): TOP/s of an int8 product whose blocks of 32 are scaled."""
+    """bound(int8_tops, sums, lanes, instructions): TOP/s of an int8 product whose blocks of 32 are scaled."""
     for name, instructions in (("h200", 3), ("h200", 2), ("rtx-4090", 3), ("rtx-4090", 2), ("t4", 3)):
         chip = device.get(name)
-        lanes = chip.fp32 / 2
-        right = min(chip.int8_tensor, lanes / instructions * 64)
-        got = float(called(bound, chip.int8_tensor, chip.fp32, instructions))
+        lanes, sums = mmq.per_cycle(chip)
+        right = mmq.issue_bound(chip, instructions)
+        got = float(called(bound, chip.int8_tensor, sums, lanes, instructions))
         if math.isclose(got, right, rel_tol=1e-6):
             continue
         where = f"the {chip.name} with {instructions} instructions"
@@ -162,16 +162,9 @@ def _bound(bound: Callable[..., Any]) -> str:
             raise Wrong(
                 f"for {where} you get {got:,.0f} TOP/s, more than its tensor cores' {chip.int8_tensor:,.0f}."
             )
-        if math.isclose(got, min(chip.int8_tensor, 2 * lanes / instructions * 64), rel_tol=1e-6):
-            raise Wrong(
-                f"for {where} you get {got:,.0f}: a peak in FLOP/s counts a multiply-add twice, but it is "
-                "one instruction."
-            )
-        if math.isclose(got, min(chip.int8_tensor, lanes / instructions * 32), rel_tol=1e-6):
-            raise Wrong(
-                f"for {where} you get {got:,.0f}: 32 multiply-adds of int8 are twice as many operations."
-            )
-        raise Wrong(f"for {where} you get {got:,.1f} TOP/s.")
+        if math.isclose(got, chip.int8_tensor / instructions, rel_tol=1e-6):
+            raise Wrong(f"for {where} you get {got:,.0f}: how many lanes are there for each sum?")
+        raise Wrong(f"for {where} you get {got:,.1f} TOP/s, not {right:,.0f}.")
     return "one line of arithmetic says which unit a chip should use."
 
 

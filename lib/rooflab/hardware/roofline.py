@@ -177,6 +177,19 @@ def bandwidth(in_flight_per_sm: float, sms: int, latency_ns: float, roof_gb_s: f
     return min(roof_gb_s, in_flight_per_sm * sms / latency_ns)
 
 
+def multiply_adds(tflop_s: float, sms: int, ghz: float) -> int:
+    """Multiply-adds of an SM in a cycle behind a datasheet's peak in TFLOP/s or TOP/s: the power of two
+    nearest to its share at the boost clock. Some peaks are counted at a lower clock, as those of Hopper's
+    tensor cores.
+    """
+    return 2 ** round(math.log2(tflop_s * 1e3 / (2 * sms * ghz)))
+
+
+def clock_of(tflop_s: float, sms: int, ghz: float) -> float:
+    """The clock in GHz at which a datasheet's peak is counted, by `multiply_adds` of the boost clock."""
+    return tflop_s * 1e3 / (2 * sms * multiply_adds(tflop_s, sms, ghz))
+
+
 def issue_slots(sms: int, ghz: float) -> float:
     """Thread instructions a nanosecond: an SM issues for 4 x 32 threads a clock."""
     return sms * 4 * 32 * ghz

@@ -20,10 +20,12 @@ from rooflab.pages.lesson_05d_orders import rung_8 as rung_8
 from rooflab.pages.lesson_05d_orders import rung_9 as rung_9
 from rooflab.pages.lesson_05d_orders import tile_order as tile_order
 from rooflab.pages.lesson_05d_rungs import byte_as_half as byte_as_half
+from rooflab.pages.lesson_05d_rungs import climb as climb
+from rooflab.pages.lesson_05d_rungs import clock_lowered as clock_lowered
 from rooflab.pages.lesson_05d_rungs import mma_ceiling as mma_ceiling
+from rooflab.pages.lesson_05d_rungs import price as price
 from rooflab.pages.lesson_05d_rungs import turns_drawn as turns_drawn
 from rooflab.pages.lesson_05d_rungs import who_holds_what as who_holds_what
-from rooflab.pages.lesson_05d_rungs import worth as worth
 from rooflab.pages.lesson_05d_slots import SCALING, SLOTS, room_on
 from rooflab.pages.lesson_05d_slots import counters as counters
 from rooflab.pages.lesson_05d_slots import slots_by_gpu as slots_by_gpu
@@ -31,11 +33,13 @@ from rooflab.pages.lesson_05d_slots import slots_explained as slots_explained
 from rooflab.pages.lesson_05d_slots import time_by_rung as time_by_rung
 from rooflab.pages.lesson_05d_slots import two_instructions as two_instructions
 from rooflab.studies import mmq as study
+from rooflab.studies.base import Context
 from rooflab.studies.q8_0 import WEIGHT_BYTES
 from rooflab.view import diagram, display, explorer, page, plot
 from rooflab.words import listed
 
 _HALVES_COLOUR = plot.COLOURS[1]  # lighter than the others' in grey, too
+_SHARED_PER_SM = 228 * 1024  # bytes of shared memory of a Hopper SM
 _NAMES = [rung.name for rung in mmq.LADDERS["mmq"]]
 _OTHERS = {study.FP8: "FP8 without a scale for each 32", "torch._int_mm": "int8 without a scale for each 32"}
 
@@ -52,7 +56,7 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     best = exact.iloc[0]
     each = study.operations_of(best["impl"]) or SCALING
     answer = f"Each int8 sum costs {each} ordinary instructions. {room_on(here.spec, each)} Measured here is "
-    answer += f"the {gpu} alone: exact int8 "
+    answer += f"the {gpu} alone: exact int8 (exact for activations that were quantised before) "
     answer += f"reaches {best['tflop_s']:,.0f} TOP/s"
     if len(halves):
         answer += f", FP16 with weights scaled first {halves['tflop_s'].iloc[0]:,.0f} TFLOP/s"
@@ -73,7 +77,8 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     said = plot.caption(exact, gpu, f"{title}, int8 rungs", ("int8", int8, "TFLOP/s"), y="tflop_s")
     said = said.replace("TFLOP/s", "TOP/s")
     if here.spec:
-        said += f" The roof is a library's best; the datasheet's peak is {here.spec.int8_tensor:,.0f} TOP/s."
+        said += " The roof is a library's best of all shapes; the datasheet's peak is "
+        said += f"{here.spec.int8_tensor:,.0f} TOP/s."
         said += _beyond(rows, int8, here.spec)
     if len(halves) and "fp16_tensor" in known:
         roof = ("FP16", known["fp16_tensor"], "TFLOP/s")
@@ -134,8 +139,17 @@ def ladder(here: Lab, tokens: int, n: int, k: int) -> Rows:
     rows = here.measure("mmq", study.ladder(tokens, n, k))
     rows = rows[~rows["options"].str.contains("scale_bytes", na=False)].copy()
     own = rows["kind"] == "own"
+    rows["predicted_us"] = _foretold(here, rows)
     rows["gain"] = (rows["median_us"].shift() / rows["median_us"]).where(own & own.shift(fill_value=False))
     return rows
+
+
+def _foretold(here: Lab, rows: Rows) -> list[float | None]:
+    """What the datasheet allows every row's case, in µs; as recorded for a device without one."""
+    if not here.spec:
+        return rows["predicted_us"].tolist()
+    one, given = study.Mmq(), Context(device=here.spec)
+    return [one.predict(one.case(case), given) for case in rows["case"]]
 
 
 def ladder_times(rows: Rows, gpu: str) -> None:
@@ -254,18 +268,21 @@ def _order(counted: Rows) -> list[Any]:
     return [text, diagram.order_of_tiles().html()]
 
 
-def takeaway(chips: Rows, gpu: str, exact: Rows, int8: float, halves: Rows) -> None:
+def takeaway(chips: Rows, gpu: str, rows: Rows, exact: Rows, halves: Rows) -> None:
     """What to take away, computed."""
-    text = (
-        "- Exact scales for every 32 weights cost two or three instructions a sum. Int8 pays in full where a "
-    )
-    text += "chip has time for them while its tensor cores make the next. By datasheet "
+    text = "- Exact scales for every 32 weights cost three instructions a sum, two by mma. Int8 pays in full "
+    text += "where a chip has time for them while its tensor cores make the next. By datasheet "
     text += " and ".join(
         f"the {row['GPU']} has time for {row[SLOTS]:.1f}" for _, row in chips.iloc[[0, 2]].iterrows()
     )
     text += ".\n"
-    text += f"- On the {gpu} the best exact rung reaches {exact['tflop_s'].iloc[0]:,.0f} TOP/s, "
-    text += f"{exact['tflop_s'].iloc[0] / int8:.0%} of a library's int8 without scales"
+    text += f"- On the {gpu} the best exact rung reaches {exact['tflop_s'].iloc[0]:,.0f} TOP/s"
+    library = rows.set_index("impl")["tflop_s"].dropna()
+    if "torch._int_mm" in library.index:
+        text += (
+            f", {exact['tflop_s'].iloc[0] / library['torch._int_mm']:.0%} of what a library's int8 without "
+        )
+        text += "scales reaches at this shape"
     if len(halves):
         text += f"; in-kernel FP16 reaches {halves['tflop_s'].iloc[0]:,.0f} TFLOP/s"
     text += (
@@ -274,12 +291,37 @@ def takeaway(chips: Rows, gpu: str, exact: Rows, int8: float, halves: Rows) -> N
     display.say(text)
 
 
+def falls(here: Lab, name: str, n: int, k: int) -> None:
+    """Say where a rung's curve falls because its tiles need another turn of the SMs, a tile an SM at a
+    time; nothing where it does not.
+    """
+    cases = [c for c in here.cases("mmq") if c.impl == name and c.cache == "cold" and not c.options]
+    rows = here.measure("mmq", here.held("mmq", [c for c in cases if (c.n, c.k) == (n, k)]))
+    sms, found = int(here.run["sms"]), list[tuple[float, str]]()
+    rows = rows[rows["tflop_s"].notna() & (rows["batch"] >= 16)].sort_values("batch")
+    each = []
+    for row in rows.itertuples():
+        rung, macros, _ = study.own_rung(case := study.Mmq().case(row.case))
+        alone = 2 * rung.dynamic_shared > _SHARED_PER_SM and not macros.get("NARROW")
+        weights, activations, _ = study.reads(case)
+        each.append((row.batch, row.tflop_s, weights * activations if alone else 0))
+    for (few, before, one), (many, after, other) in zip(each, each[1:], strict=False):
+        turns = -(-one // sms), -(-other // sms)
+        if one and turns[0] < turns[1] and after * LEVEL < before:
+            text = f"{name} falls from {few} to {many} tokens: {one} tiles are {turns[0]} "
+            text += f"{'turn' if turns[0] == 1 else 'turns'} of {sms} SMs, {other} are {turns[1]}."
+            found.append((before / after, text))
+    if found:
+        display.say(max(found)[1])
+
+
 def explore(here: Lab, names_of: list[Any], int8: float, gpu: str, exact: Rows, tokens: int) -> Any:
     """The explorer of prompts on Q8_0 weights, by contestant and shape."""
     every = [c for c in here.cases("mmq") if c.cache == "cold" and "scale_bytes" not in c.options]
     every = here.measure("mmq", every)
     every = every[every["batch"] >= 16]  # prompts: fewer tokens are part 05b's
     prompt = every[every["impl"].isin([*names_of, study.BASELINE, "torch.matmul"])]
+    prompt = prompt.assign(predicted_us=_foretold(here, prompt))
     ready = prompt["options"].str.contains("prepared", na=False)
     prompt = prompt.assign(given=ready.map({True: "Q8_1", False: "FP16"}))
     beside = prompt["batch"].isin(prompt[ready]["batch"]) & (prompt["kind"] != "own")

@@ -8,56 +8,76 @@ from typing import Any
 from rooflab.hardware import device
 from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
-from rooflab.ops import mmq
+from rooflab.ops import Rung, mmq
 from rooflab.pages import Rows
+from rooflab.pages.lesson_05d_slots import counted_clock, peak_clock
 from rooflab.studies import mmq as study
 from rooflab.view import diagram, display
 from rooflab.view.diagram import svg
 
-_BELOW = {"9_tile_order": "7_fp16_wgmma"}  # rung 8 is no step of the page's climb
 _REFERENCE = "h200"  # whose data sheet is taken for a device that is no Hopper
 
 
-def worth(rows: Rows, counted: Rows, name: str) -> None:
-    """Say a rung's rate, what it gains on the one below it, and what was counted of both."""
-    by, seen = rows.set_index("impl")["median_us"].dropna(), counted.set_index("impl")
-    if name not in by.index:
-        display.say("*No measurement of this rung on this device.*")
+_CHANGES = {  # what a rung changes, as the ladder's table says it
+    "1_tile": "load, wait, multiply",
+    "2_prefetch": "the next tile loads meanwhile",
+    "3_wide": "a tile has twice the tokens",
+    "4_cp_async": "copies ahead, by cp.async",
+    "5_large_tiles": "square parts; 2 instructions a sum",
+    "6_wgmma": "one warpgroup copies, four multiply",
+    "7_fp16_wgmma": "weights scaled first, FP16 products",
+    "8_stream_k": "tiles left over divided along k",
+    "9_tile_order": "weights in the tensor cores' order",
+}
+
+
+def climb(rows: Rows, counted: Rows) -> None:
+    """Show every rung: what it changes, its tile, what was counted of it, and its rate."""
+    seen, found = counted.set_index("impl"), rows[rows["kind"] == "own"].copy()
+    counts = seen.reindex(found["impl"])
+    found["change"] = [_CHANGES.get(rung.name, rung.idea) for rung in (_rung(name) for name in found["impl"])]
+    shapes = [study.tile(study.Mmq().case(case)) for case in found["case"]]
+    found["tile"] = [f"{wide}\u00a0×\u00a0{tokens}" for wide, tokens in shapes]
+    found["instructions"] = counts["inst_executed"].to_numpy(float) / 1e6
+    found["unused"] = 1 - counts["issue_active"].to_numpy(float)
+    found.attrs = dict(rows.attrs)
+    names = {"impl": "Rung", "change": "What changes", "tile": "Tile"}
+    names |= {
+        "instructions": "Millions of instructions",
+        "unused": "Slots unused",
+    }
+    names |= {"tflop_s": "TOP/s, TFLOP/s"}
+    forms = dict.fromkeys(("instructions", "tflop_s"), "{:,.0f}") | dict.fromkeys(("unused",), "{:.0%}")
+    display.table(
+        found, names, forms, "The ladder: instructions of warps and slots as Nsight Compute counted them"
+    )
+
+
+def _rung(name: str) -> Rung:
+    return next(rung for rung in mmq.LADDERS["mmq"] if rung.name == name)
+
+
+def price(rows: Rows, counted: Rows, name: str) -> None:
+    """Say what a rung's change costs, where that was counted: rung 4's conversions, rung 5's registers."""
+    seen = counted.set_index("impl")
+    text = _conversions(seen) if name == "4_cp_async" else _registers(rows.set_index("impl"), seen)
+    if text:
+        display.say(text)
+
+
+def clock_lowered(here: Lab, counted: Rows) -> None:
+    """Say why busy tensor cores do not make the datasheet's rate, where fewer cycles were counted."""
+    seen, name = counted.set_index("impl"), "9_tile_order"
+    if not here.spec or name not in seen.index:
         return
-    names = [rung.name for rung in mmq.LADDERS["mmq"]]
-    below = _BELOW.get(name, names[names.index(name) - 1] if name != names[0] else "")
-    halves = study.takes_halves(name)
-    rate = float(rows.set_index("impl").loc[name, "tflop_s"])
-    text = f"**Measured: {rate:,.0f} {'TFLOP/s' if halves else 'TOP/s'}"
-    if below in by.index:
-        text += f", {_beside(float(by[below] / by[name]), below.partition('_')[0])}"
-    text += f".** {_counted(seen, name, below, halves)}"
-    if name == "4_cp_async":
-        text += _conversions(seen)
-    if name == "5_large_tiles":
-        text += _registers(rows.set_index("impl"), seen)
-    display.say(text.strip())
-
-
-def _beside(gain: float, below: str) -> str:
-    """A gain over the rung below as the end of a sentence."""
-    said = display.speed(gain)
-    return f"{said} of rung {below}" if said.startswith("slower") else f"{said} as rung {below}"
-
-
-def _counted(seen: Rows, name: str, below: str, halves: bool) -> str:
-    """Instructions and unused slots, or for FP16 busy tensor cores, of a rung and of the one below it."""
-    if name not in seen.index or seen.loc[name, ["inst_executed", "issue_active"]].isna().any():
-        return ""
-    row, old = seen.loc[name], seen.loc[below] if below in seen.index else None
-    text = f"Its warps execute {row['inst_executed'] / 1e6:,.0f} million instructions"
-    before = f" (rung {below.partition('_')[0]}: " if old is not None else ""
-    text += f"{before}{old['inst_executed'] / 1e6:,.0f})" if old is not None else ""
-    if halves:
-        text += f"; its tensor cores are busy in {row['tensor_pct']:.0f}% of the counted cycles"
-        return text + (f"{before}{old['tensor_pct']:.0f}%). " if old is not None else ". ")
-    text += f"; {1 - row['issue_active']:.0%} of the issue slots pass unused"
-    return text + (f"{before}{1 - old['issue_active']:.0%}). " if old is not None else ". ")
+    row, sheet = seen.loc[name], peak_clock(here.spec)
+    ghz = counted_clock(row, here)
+    if LEVEL * ghz < sheet and row["tensor_pct"] > 50:
+        display.say(
+            f"Rung 9's tensor cores are busy in {row['tensor_pct']:.0f}% of the counted cycles, but there "
+            f"are {ghz:.2f} of these a nanosecond, where the datasheet's peak counts {sheet:.2f}. Most "
+            "likely the power limit lowers the clock ([lesson 00b](00b_clocks.ipynb))."
+        )
 
 
 def _conversions(seen: Rows) -> str:
@@ -68,8 +88,9 @@ def _conversions(seen: Rows) -> str:
     if not copied >= LEVEL * wide:
         return ""
     return (
-        "More instructions, because `cp.async` copies scales as they are, in FP16: every warp loads and "
-        "converts them beside each product. Rung 3 converts a scale once, on its way to shared memory."
+        "Rung 4 executes more instructions than rung 3, because `cp.async` copies scales as they are, in "
+        "FP16: every warp loads and converts them beside each product. Rung 3 converts a scale "
+        "once, on its way to shared memory."
     )
 
 
@@ -88,41 +109,32 @@ def _registers(by: Rows, seen: Rows) -> str:
 
 
 def mma_ceiling(here: Lab, counted: Rows) -> None:
-    """Say what tensor cores do by mma while they are busy, beside what two instructions a sum allow: which of
-    them sets the limit, whether that is above FP16's peak, and how far from it rung 5 is.
+    """Say whether mma or scaling by two instructions a sum sets the tighter limit, both at the clock of the
+    datasheet's peak, whether that limit is above FP16's peak, and how far from it rung 5 is.
     """
     name, seen = "5_large_tiles", counted.set_index("impl")
     wanted = ["tensor_pct", "time_ns", "inst_executed", "issue_active"]
     if not here.spec or name not in seen.index or not (seen.loc[name, wanted] > 0).all():
         return
-    case = study.Mmq().case(seen.loc[name, "case"])
-    each, row, operations = study.operations_of(name) or 0, seen.loc[name], 2.0 * math.prod(case.matrix)
+    case, spec = study.Mmq().case(seen.loc[name, "case"]), here.spec
+    operations, each = 2.0 * math.prod(case.matrix), study.operations_of(name) or 0
 
-    def rate(of: Any) -> float:  # TOP/s while the tensor cores are busy
-        return operations / (of["tensor_pct"] / 100 * of["time_ns"]) / 1e3
+    def rate(of: Any) -> float:  # TOP/s of busy tensor cores, by the cycle, at the peak's clock
+        busy = of["tensor_pct"] / 100 * of["time_ns"] * counted_clock(of, here)
+        return operations / busy / 1e3 * peak_clock(spec)
 
-    busy, half = row["tensor_pct"] / 100 * row["time_ns"] / 1e3, here.spec.fp16_tensor
-    bound = study.issue_bound(here.spec, each)
-    text = f"**Is mma itself too slow?** Rung 5 keeps the tensor cores busy for {busy:,.0f} µs. "
-    text += f"In these they do {rate(row):,.0f} TOP/s, mma's own ceiling at the counted clock"
+    mma, half, bound = rate(seen.loc[name]), spec.fp16_tensor, study.issue_bound(spec, each)
+    limit = min(mma, bound)
+    text = "**Is mma itself too slow?** "
+    text += "No, scaling is the tighter limit. " if bound < mma else "Yes, it is the tighter limit. "
+    text += f"Counted on rung 5 while its tensor cores work, mma makes {mma:,.0f} TOP/s"
     if "6_wgmma" in seen.index and (seen.loc["6_wgmma", wanted] > 0).all():
-        text += f" (wgmma's in rung 6: {rate(seen.loc['6_wgmma']):,.0f})"
-    limit = min(rate(row), bound)
-    text += f". Scaling by {each} instructions allows {bound:,.0f}, so "
-    text += "scaling is the tighter limit. " if bound < rate(row) else "mma is the tighter limit. "
-    reached = operations / row["time_ns"] / 1e3 / limit
-    scaled = (study.scaling(case) or 0) / row["inst_executed"] * row["issue_active"]
-    spent = f"scaling takes {scaled:.0%} of its issue slots, other instructions "
-    spent += f"{row['issue_active'] - scaled:.0%}, and {1 - row['issue_active']:.0%} pass unused"
-    if limit > LEVEL * half:
-        text += f"It lies above FP16's peak of {half:,.0f} TFLOP/s: the bound alone does not rule out "
-        text += f"int8 by mma on the {here.spec.name}. Rung 5 reaches {reached:.0%} of it: {spent}."
-    else:
-        text += (
-            f"It does not lie above FP16's peak of {half:,.0f} TFLOP/s. Rung 5 reaches {reached:.0%} of it: "
-        )
-        text += f"{spent}."
-    display.say(text)
+        text += f" (wgmma on rung 6: {rate(seen.loc['6_wgmma']):,.0f})"
+    text += f"; scaling by {each} instructions allows {bound:,.0f}. All are at the clock of the datasheet's "
+    text += f"peak, {peak_clock(spec):.2f} GHz. FP16's peak is {half:,.0f} TFLOP/s: "
+    text += "int8 by mma could be faster. " if limit > LEVEL * half else "int8 by mma cannot be faster. "
+    reached = operations / seen.loc[name, "time_ns"] / 1e3 / limit
+    display.say(f"{text}[Rung 5](#the-ladder) reaches {reached:.0%} of the limit.")
 
 
 def who_holds_what() -> None:

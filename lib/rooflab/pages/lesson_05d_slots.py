@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflab.hardware import device
+from rooflab.hardware import device, roofline
 from rooflab.hardware.crossover import LEVEL
 from rooflab.hardware.device import Device
 from rooflab.lab import Lab
@@ -27,7 +27,7 @@ def _pays(chip: Device, each: int) -> str:
     """
     if study.room(chip) >= each:
         return "yes"
-    return "in part" if study.issue_bound(chip, each) > chip.fp16_tensor else "no"
+    return "in part" if study.issue_bound(chip, each) > LEVEL * chip.fp16_tensor else "no"
 
 
 def room_on(spec: Device | None, each: int) -> str:
@@ -70,17 +70,6 @@ def slots_by_gpu() -> Rows:
     """
     fast, slow = device.get("h200"), device.get("rtx-4090")
     diagram.issue_slots((slow, fast), halves=(fast,)).show()
-    lanes, sums = fast.fp32 / 2, fast.int8_tensor / 64
-    derived = (
-        f"The {fast.name}'s numbers, from its datasheet:\n\n"
-        f"- **Instructions**: {fast.fp32:g} TFLOP/s in FP32 are {fast.fp32:g} ÷ 2 = {lanes:.2f} × 10¹² "
-        "multiply-adds of single lanes a second.\n"
-        f"- **Sums**: one is 32 multiply-adds, 64 operations, so {fast.int8_tensor:,.0f} TOP/s in int8 are "
-        f"{fast.int8_tensor:,.0f} ÷ 64 = {sums:.1f} × 10¹² a second.\n"
-        f"- **Room**: {lanes:.2f} ÷ {sums:.1f} = {study.room(fast):.1f} instructions a sum; scaling "
-        f"needs {SCALING}. So at most {lanes:.2f} ÷ {SCALING} × 64 = {study.issue_bound(fast, SCALING):,.0f} "
-        f"TOP/s can be scaled, {study.issue_bound(fast, SCALING) / fast.int8_tensor:.0%} of the peak."
-    )
     chips, verdicts = [], {}
     for name in ("h200", "a100-80gb", "rtx-4090", "rtx-3090", "t4"):
         chip = device.get(name)
@@ -97,8 +86,30 @@ def slots_by_gpu() -> Rows:
     summary = (
         f"Where {study.room(fast):.1f} and {study.issue_bound(fast, SCALING):,.0f} come from, and other GPUs"
     )
-    display.fold_parts(summary, [derived, peaks])
+    display.fold_parts(summary, [_derived(fast), peaks])
     return chips
+
+
+def _derived(chip: Device) -> str:
+    """How a chip's room and its bound follow from its datasheet, by the cycle of an SM."""
+    lanes, sums = study.per_cycle(chip)
+    boost, clock, bound = chip.boost_mhz / 1e3, peak_clock(chip), study.issue_bound(chip, SCALING)
+    text = f"The {chip.name}'s numbers, from its datasheet, for a cycle of an SM:\n\n"
+    text += f"- **Instructions**: {chip.fp32:g} TFLOP/s in FP32 on {chip.sms} SMs at {boost:.2f} GHz are "
+    text += f"{lanes} multiply-adds of single lanes.\n"
+    text += f"- **Sums**: its int8 tensor cores do {32 * sums:,.0f} multiply-adds; one sum is 32, so they "
+    text += f"finish {sums:g} sums."
+    if LEVEL * clock < boost:
+        text += f" The datasheet counts their {chip.int8_tensor:,.0f} TOP/s at {clock:.2f} GHz, not at "
+        text += f"{boost:.2f}, so the quotient of its two peaks would be wrong."
+    text += f"\n- **Room**: {lanes} ÷ {sums:g} = {study.room(chip):.1f} instructions a sum; scaling needs "
+    text += f"{SCALING}. So at most {bound:,.0f} TOP/s can be scaled, {bound / chip.int8_tensor:.0%} of the "
+    return text + "peak, at the peak's clock."
+
+
+def peak_clock(chip: Device) -> float:
+    """The clock in GHz at which a chip's datasheet counts its int8 peak."""
+    return roofline.clock_of(chip.int8_tensor, chip.sms, chip.boost_mhz / 1e3)
 
 
 def _conclusion(verdicts: dict[str, list[Device]]) -> str:
@@ -122,16 +133,12 @@ def _conclusion(verdicts: dict[str, list[Device]]) -> str:
 
 
 def _with_two(chips: list[Device]) -> list[str]:
-    """Of chips too slow for three instructions, what two would allow where that is more than FP16."""
-    two = [chip for chip in chips if study.issue_bound(chip, 2) > chip.fp16_tensor]
-    if not two:
-        return []
-    each = listed(f"{study.issue_bound(chip, 2):,.0f} TOP/s on the {chip.name}" for chip in two)
-    return [
-        "Tensor cores are started by a warp's **mma**, or on Hopper by four warps' **wgmma**, which is "
-        f"faster. **Two instructions would allow {each}, more than FP16, but only mma can do with two**; "
-        "wgmma needs all three. Rung 5 tries it and measures mma's own ceiling."
-    ]
+    """Of chips too slow for three instructions, what two would allow, and whether that is more than FP16."""
+    each = listed(f"{study.issue_bound(chip, 2):,.0f} TOP/s on the {chip.name}" for chip in chips)
+    more = [chip for chip in chips if study.issue_bound(chip, 2) > LEVEL * chip.fp16_tensor]
+    text = "Tensor cores are started by a warp's **mma**, or on Hopper by four warps' **wgmma**. A kernel on "
+    text += f"mma can do with two instructions a sum. That would allow {each}, "
+    return [text + (f"more than FP16 on {_the(more)}." if more else "no more than FP16.")]
 
 
 def _the(chips: list[Device]) -> str:
@@ -224,22 +231,24 @@ def _slots_said(counted: Rows, here: Lab, rows: Rows) -> tuple[str, str]:
     name = top if top in found.index else found.index[-1]
     row = found.loc[name]
     bound = study.issue_bound(here.spec, int(row["each"]))
-    text = f"**Issue slots.** Of all slots that pass while {name} runs, scaling takes {row['scaled']:.0%}, "
-    text += f"other instructions {row['slots'] - row['scaled']:.0%}, and {1 - row['slots']:.0%} pass unused"
-    if name == "6_wgmma":
-        text += (
-            ": most likely a warp waits for a product before it can scale the sums, and the others do not "
-        )
-        text += "fill every gap"
     predicted, busy = min(1.0, study.room(here.spec) / row["each"]), row["tensor_pct"] / 100
-    text += (
-        f". The prediction kept the tensor cores busy for {predicted:.0%} of the time; counted are {busy:.0%}"
-    )
-    if busy < predicted:
-        text += ", as scaling does not have all slots to itself"
-    share = exact["tflop_s"].iloc[0] / bound
-    text += f". If scaling took all slots, at the datasheet's clock, that would make {bound:,.0f} TOP/s; by "
-    text += f"time {name} is at {share:.0%} of it."
+    share, rate = exact["tflop_s"].iloc[0] / bound, exact["tflop_s"].iloc[0]
+    slots = min(1.0, row["each"] / study.room(here.spec))
+    columns = [name, "Slots: scaling", "Others", "Unused", "Tensor cores busy", "TOP/s"]
+    values = [
+        ["predicted", slots, 0.0, 1 - slots, predicted, bound],
+        ["counted", row["scaled"], row["slots"] - row["scaled"], 1 - row["slots"], busy, rate],
+    ]
+    forms = dict.fromkeys(columns[1:5], "{:.0%}") | {"TOP/s": "{:,.0f}"}
+    same = dict(zip(columns, columns, strict=True))
+    display.table(pd.DataFrame(values, columns=columns), same, forms, f"{name}: predicted and counted")
+    text = f"{name} reaches {share:.0%} of the predicted rate."
+    if row["slots"] - row["scaled"] > LEVEL - 1:
+        text += " Other instructions take slots too"
+        if name == "6_wgmma" and 1 - row["slots"] > LEVEL - 1:
+            text += ", and some slots pass unused: most likely a warp waits for a product before it can "
+            text += "scale the sums, and the others do not fill every gap"
+        text += "."
     clock = _clock_counted(row, here, name)
     return text, clock and f"Why {share:.0%}, if scaling takes {row['scaled']:.0%} of the slots? {clock}"
 
@@ -248,12 +257,17 @@ def _clock_counted(row: Any, here: Lab, name: str) -> str:
     """Why a share of the counted cycles is not that share of the datasheet's rate: how many cycles of an SM
     with work were counted in a rung's time; nothing where that is the datasheet's clock.
     """
-    cycles = row["inst_executed"] / row["issue_active"] / 4 / int(here.run["sms"])  # 4 schedulers an SM
-    ghz, sheet = cycles / row["time_ns"], here.spec.boost_mhz / 1e3 if here.spec else float("nan")
+    ghz, sheet = counted_clock(row, here), peak_clock(here.spec) if here.spec else float("nan")
     if not LEVEL * ghz < sheet:
         return ""
     return (
         f"By the counters it is {row['scaled']:.0%} × {ghz:.2f} ÷ {sheet:.2f} = "
         f"{row['scaled'] * ghz / sheet:.0%}: the counters see only cycles of SMs with work, {ghz:.2f} a "
-        f"nanosecond for {name}, and the datasheet's clock has {sheet:.2f}."
+        f"nanosecond for {name}, and the clock of the datasheet's peak has {sheet:.2f}."
     )
+
+
+def counted_clock(row: Any, here: Lab) -> float:
+    """Cycles of an SM with work that were counted in a nanosecond of a kernel."""
+    cycles = row["inst_executed"] / row["issue_active"] / 4 / int(here.run["sms"])  # 4 schedulers an SM
+    return float(cycles / row["time_ns"])

@@ -49,7 +49,6 @@ COUNTERS = (
     *("occupancy_pct", "inst_executed", "issue_active", "stall_long_scoreboard", "stall_barrier"),
     "shared_load_conflicts",
 )
-_LANES = 32 * 2  # int8 operations that one scaled number of a block of 32 stands for
 
 
 def _case(impl: str, n: int, k: int, batch: int, **more: Any) -> Case:
@@ -105,10 +104,10 @@ def sweep(n: int, k: int, tokens: Sequence[int]) -> list[Case]:
 
 
 def issue_bound(device: Device, operations: int) -> float:
-    """TOP/s of an exact product whose every block result takes so many instructions to be scaled: the FP32
-    lanes' rate (half the peak, which counts two FLOPs) over the instructions, 64 operations a block.
+    """TOP/s of an exact product whose every block result takes so many instructions to be scaled, at the
+    clock of the datasheet's int8 peak: all of the peak where they fit beside the products, else a share.
     """
-    return min(device.int8_tensor, device.fp32 / 2 / operations * _LANES)
+    return device.int8_tensor * min(1.0, room(device) / operations)
 
 
 def operations_of(impl: str) -> int | None:
@@ -126,8 +125,20 @@ def takes_halves(impl: str) -> bool:
 
 
 def room(device: Device) -> float:
-    """Instructions that a chip issues for each block result that its int8 tensor cores give at their peak."""
-    return device.fp32 / 2 / (device.int8_tensor / _LANES)
+    """Instructions that an SM issues for each block result that its int8 tensor cores give, by the cycle: the
+    peaks of a datasheet may be counted at two clocks.
+    """
+    lanes, sums = per_cycle(device)
+    return lanes / sums
+
+
+def per_cycle(device: Device) -> tuple[int, float]:
+    """Lanes for which an SM starts an instruction in a cycle, and block results of its int8 tensor cores."""
+    lanes, products = (
+        roofline.multiply_adds(peak, device.sms, device.boost_mhz / 1e3)
+        for peak in (device.fp32, device.int8_tensor)
+    )
+    return lanes, products / BLOCK
 
 
 def scaling(case: Case) -> int | None:
@@ -155,6 +166,16 @@ def reads(case: Case) -> tuple[int, int, int]:
         again = last * (math.ceil(n / 64) - activations)
         return weights, activations, int(k * each * (weights * n + activations * batch + again))
     return weights, activations, int(k * (weights * n * WEIGHT_BYTES + activations * batch * each))
+
+
+def tile(case: Case) -> tuple[int, int]:
+    """Rows and tokens of a tile of a prompt's rung, by its launch rule."""
+    rung, macros, _ = own_rung(case)
+    if rung.name in mmq.STAYING:
+        return 128 * macros["ROW_TILES"], macros["TOKENS"]
+    many, whole = 1 << 14, {**macros, "NARROW": 0}
+    rows, tokens = (math.prod(mmq.launch_shape(rung, *of, whole)[0]) for of in ((many, 1), (1, many)))
+    return many // rows, many // tokens
 
 
 def own_rung(case: Case) -> Described:

@@ -131,10 +131,12 @@ def warpgroups_take_turns(chip: Device, text: str | None = None) -> Drawing:
         svg.SMALL,
     )
     below = f"scaled, for the tile's blocks 0 to {turns.blocks - 1}. White: waits. A copy's length is an"
-    last = f"example. The ring has {turns.slots} slots: tile {turns.slots} waits until tile 0 is released."
+    last = f"example. The ring has {turns.slots} places: tile {turns.slots} waits until tile 0 is released."
     canvas.text(0, y + 45, below, svg.SMALL)
     canvas.text(0, y + 60, last, svg.SMALL)
-    says = f"One group copies into a ring of {turns.slots} slots; {counted(turns.groups, 'warpgroup')} start "
+    says = (
+        f"One group copies into a ring of {turns.slots} places; {counted(turns.groups, 'warpgroup')} start "
+    )
     says += (
         f"products and scale their sums one after the other. Tile 0, {words}. A product takes {product:.1f} "
     )

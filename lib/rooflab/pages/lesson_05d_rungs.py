@@ -13,7 +13,6 @@ from rooflab.pages import Rows
 from rooflab.pages.lesson_05d_slots import counted_clock, peak_clock
 from rooflab.studies import mmq as study
 from rooflab.view import diagram, display
-from rooflab.view.diagram import svg
 
 _REFERENCE = "h200"  # whose data sheet is taken for a device that is no Hopper
 
@@ -125,21 +124,19 @@ def mma_ceiling(here: Lab, counted: Rows) -> None:
 
     mma, half, bound = rate(seen.loc[name]), spec.fp16_tensor, study.issue_bound(spec, each)
     limit = min(mma, bound)
-    text = "**Is mma itself too slow?** "
-    text += "No, scaling is the tighter limit. " if bound < mma else "Yes, it is the tighter limit. "
+    text = "No, scaling is the tighter limit. " if bound < mma else "Yes, it is the tighter limit. "
     text += f"Counted on rung 5 while its tensor cores work, mma makes {mma:,.0f} TOP/s"
-    if "6_wgmma" in seen.index and (seen.loc["6_wgmma", wanted] > 0).all():
-        text += f" (wgmma on rung 6: {rate(seen.loc['6_wgmma']):,.0f})"
     text += f"; scaling by {each} instructions allows {bound:,.0f}. All are at the clock of the datasheet's "
     text += f"peak, {peak_clock(spec):.2f} GHz. FP16's peak is {half:,.0f} TFLOP/s: "
     text += "int8 by mma could be faster. " if limit > LEVEL * half else "int8 by mma cannot be faster. "
     reached = operations / seen.loc[name, "time_ns"] / 1e3 / limit
-    display.say(f"{text}[Rung 5](#the-ladder) reaches {reached:.0%} of the limit.")
+    text += f"[Rung 5](#the-ladder) reaches {reached:.0%} of the limit."
+    display.fold_items("Is mma itself too slow for two instructions a sum?", [text])
 
 
 def who_holds_what() -> None:
-    """Draw, folded, which lane holds which of an mma's sums."""
-    svg.fold("Drawn: which lane holds which of the 16 × 8 sums", [diagram.accumulators()])
+    """Draw which lane holds which of an mma's sums."""
+    diagram.accumulators().show()
 
 
 def byte_as_half() -> None:

@@ -182,7 +182,7 @@ def answer(rivals: Rows, gpu: str, here: Lab) -> str:
         ahead, behind = (other["gain"] > crossover.LEVEL).sum(), (other["gain"] < 1 / crossover.LEVEL).sum()
         start = "Against libraries" if said else f"On the {gpu}, against libraries"
         text = f"{start} measured here whose weights or values have as many bits as ours, ours is faster in "
-        text += f"{_of(ahead, len(other))} comparisons"
+        text += f"{_of(ahead, len(other))} comparisons at the lessons' shapes"
         rest = f" and slower in {behind}" if behind else " and nowhere slower" if ahead < len(other) else ""
         said += f" {text}{rest}."
     return said.strip()

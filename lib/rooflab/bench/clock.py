@@ -189,7 +189,7 @@ def _wall(
         return Chain(launch, 1, [replay_us(launch) for _ in range(2)][-1])
 
     found = [chain(one.work) for one in contestants]
-    return _in_state(found, replay_us, samples, state, order, SUSTAINED_WALL_S)
+    return _metered(state, lambda: sampled(found, replay_us, samples, state, order, SUSTAINED_WALL_S))
 
 
 def _waited_us(work: Work, copy: int) -> float:
@@ -226,25 +226,21 @@ class Chain(NamedTuple):
 
 
 Replay = Callable[[Callable[[], None]], float]  # replays a chain and gives the microseconds it took
+# Of each chain the microseconds of its samples, and when (time.perf_counter) each was taken.
+Sampled = tuple[list[list[float]], list[list[tuple[float, float]]]]
 
 
 def _graph(
     contestants: Sequence[Admitted], samples: int, state: str, order: np.random.Generator
 ) -> list[Timing]:
     with chains(contestants) as (replay_us, captured):
-        return _in_state(captured, replay_us, samples, state, order)
+        return _metered(state, lambda: sampled(captured, replay_us, samples, state, order))
 
 
-def _in_state(
-    chains: Sequence[Chain],
-    replay_us: Replay,
-    samples: int,
-    state: str,
-    order: np.random.Generator,
-    alone_s: float = SUSTAINED_S,
-) -> list[Timing]:
+def _metered(state: str, sample: Callable[[], Sampled]) -> list[Timing]:
+    """What `sample` gives as timings, with what the meter read meanwhile in a named state."""
     with Meter() if state else nullcontext() as meter:
-        series, spans = sampled(chains, replay_us, samples, state, order, alone_s)
+        series, spans = sample()
         readings = [meter.during(each) if meter else None for each in spans]
     return [Timing.of(*each) for each in zip(series, readings, strict=True)]
 
@@ -256,9 +252,9 @@ def sampled(
     state: str,
     order: np.random.Generator,
     alone_s: float = SUSTAINED_S,
-) -> tuple[list[list[float]], list[list[tuple[float, float]]]]:
-    """Microseconds a launch, and when (time.perf_counter) each sample was taken: a list for each chain.
-    `alone_s`: seconds that each runs before its samples where `state` is sustained.
+) -> Sampled:
+    """Samples of each chain, in microseconds a launch. `alone_s`: seconds that each runs before its samples
+    where `state` is sustained.
     """
     series: list[list[float]] = [[] for _ in chains]
     spans: list[list[tuple[float, float]]] = [[] for _ in chains]

@@ -158,7 +158,7 @@ def test_a_long_context_is_the_same_in_one_part_and_in_sixteen(rung):
     assert np.abs(found[0] - found[1]).max() < 2e-3 * np.abs(found[0]).max()
 
 
-def engines(paths=RUNGS, format="fp16", capacity=24):
+def engines(paths=(*RUNGS, "chain"), format="fp16", capacity=24):
     spec = tiny()
     get = random_tensors(spec, on="cpu")
     weights = engine.pack(spec, get, format, "fp16", capacity=capacity)
@@ -176,7 +176,8 @@ def test_engines_generate_the_same_by_every_path_and_say_which():
     for one in found:
         one.prefill(prompt)
         made.append(one.generate(6))
-        assert one.ran[f"decode {one.paths.decode}"] == 11 and one.position == 11
+        prompted = 0 if one.paths.decode == "chain" else 5  # tokens of the prompt
+        assert one.ran[f"decode {one.paths.decode}"] == prompted + 6 and one.position == 11
     greedy = list(prompt)
     for _ in range(6):
         greedy.append(int(exact.logits(spec, get, greedy)[-1].argmax()))
@@ -198,15 +199,18 @@ def test_a_prompt_in_pieces_is_the_prompt():
 
 
 def test_sampling_follows_the_seed_and_draws_as_softmax_says():
-    spec, _, (one, other, *_) = engines(capacity=200)
+    spec, _, (one, other, *others) = engines(capacity=200)
     prompt = tokens_for(spec, 3)
     drawn = []
-    for which, seed in ((one, 5), (other, 5), (one, 6)):
+    chain = others[-1]
+    for which, seed in ((one, 5), (other, 5), (one, 6), (chain, 5), (chain, 5), (chain, 6)):
         which.reset()
         which.sample(0.9, seed)
         which.prefill(prompt)
         drawn.append(which.generate(8))
     assert drawn[0] == drawn[1] != drawn[2]
+    assert drawn[3] == drawn[4] != drawn[5]  # by random numbers of its own, but for the prompt's token
+    assert drawn[3][0] == drawn[0][0]
     # The first token over many seeds: its frequency among the likeliest ones.
     logits = one.logits.astype(np.float64)
     state, weights = one.state, one.weights

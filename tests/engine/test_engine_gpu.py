@@ -145,11 +145,11 @@ def rungs():
     return [rung.name for rung in decoder.LADDERS["decode_step"] if rung.runs_on(ops.this_arch())]
 
 
-@pytest.mark.parametrize("way", range(9))
+@pytest.mark.parametrize("way", range(13))
 def test_every_way_to_decode_agrees_with_transformers(model, way):
     from rooflab import engine
 
-    ways = [*rungs(), *engine.decoder.PLAIN]
+    ways = [*rungs(), engine.decoder.CHAIN, *engine.decoder.PLAIN]
     if way >= len(ways):
         pytest.skip("there are fewer")
     for graph in (True, False):

@@ -14,26 +14,28 @@ from rooflab import ops
 from rooflab.engine.base import Decoder
 from rooflab.engine.batch import Batch
 from rooflab.engine.products import Products
+from rooflab.engine.single import Single
 from rooflab.engine.spec import Spec
 from rooflab.errors import UsageError
 from rooflab.numerics.quant import Planes
-from rooflab.ops import attention, decoder, decoder_ops, sms
+from rooflab.ops import attention, batch_plan, decoder, decoder_ops, sms
 
 # Decoding by torch's operators, with as many products as a checkpoint has matrices; with fewer and wider
 # ones; and with the course's products.
 PLAIN = ("apart", "torch", "products")
+CHAIN = "chain"  # decoding by the dependent launches of a batch, of one sequence
 
 
 @dataclass(frozen=True)
 class Paths:
     """Which path the work takes. decode: a rung of decode_step, or "" for the fastest, or "torch" (torch's
-    operators), "apart" (the same with a product a matrix of the checkpoint) or "products" (with the course's
-    matrix-vector products). graph: replay captured work
-    where the host would launch it piece by piece. rows: the course's kernels between a prompt's products, not
-    torch's operators. attention: a rung, or "" for the fastest, or "torch". mmq: a prompt's products with
-    Q8_0 weights, and on a Hopper a short prompt's with INT4, by the course's kernels, without making FP16
-    weights of them first. embed: all of a prompt's embeddings in one launch, not one each. fused: on a Hopper
-    those products by blocks that stay, and gates applied on the way.
+    operators), "apart" (the same with a product a matrix of the checkpoint), "products" (with the course's
+    matrix-vector products) or "chain" (the dependent launches of a batch, of one sequence). graph: replay
+    captured work where the host would launch it piece by piece. rows: the course's kernels between a prompt's
+    products, not torch's operators. attention: a rung, or "" for the fastest, or "torch". mmq: a prompt's
+    products with Q8_0 weights, and on a Hopper a short prompt's with INT4, by the course's kernels, without
+    making FP16 weights of them first. embed: all of a prompt's embeddings in one launch, not one each. fused:
+    on a Hopper those products by blocks that stay, and gates applied on the way.
     """
 
     decode: str = ""
@@ -76,16 +78,15 @@ class Engine(Decoder):
         self.spec, self.weights, self.paths = spec, weights, paths or Paths()
         known = int(weights.rotations.shape[0])
         super().__init__(spec.shape.vocab, known, weights.norms, capacity, blocks, self.paths.graph)
-        rungs = [rung.name for rung in decoder.LADDERS["decode_step"]]
-        if self.paths.decode not in ("", *rungs, *PLAIN) or (self.on_cpu and self.paths.decode in PLAIN):
-            raise UsageError(
-                f"There is no path {self.paths.decode!r} to decode; there are {', '.join(rungs)}"
-                f"{'' if self.on_cpu else ', ' + ', '.join(PLAIN)}."
-            )
+        ways = [rung.name for rung in decoder.LADDERS["decode_step"]] + [CHAIN]
+        ways += () if self.on_cpu else PLAIN
+        if (way := self.paths.decode) not in ("", *ways):
+            raise UsageError(f"There is no path {way!r} to decode; there are {', '.join(ways)}.")
         with self.target():
             self.state = decoder.state_for(spec.shape, self.capacity, self.blocks, self.zeros)
         self.products = Products(spec.shape, weights, self.ran)
         self._workspace: Any = None
+        self._single: Single | None = None
 
     def batch(self, size: int, capacity: int | None = None) -> Batch:
         """`size` sequences decoded together on this engine's weights, with a cache of `capacity` each."""
@@ -100,14 +101,24 @@ class Engine(Decoder):
         """
         if self.paths.decode:
             return self.paths.decode
-        arch = "89" if self.on_cpu else ops.this_arch()
-        return decoder.fastest(self.spec.shape, self.weights.format, arch, self.position + count)
+        arch, context = "89" if self.on_cpu else ops.this_arch(), self.position + count
+        shape, weights, whole = self.spec.shape, self.weights, self.spec.parts == 1
+        if whole and batch_plan.is_fastest(shape, weights.format, weights.head_format, arch, context):
+            return CHAIN
+        return decoder.fastest(shape, weights.format, arch, context)
 
     # --- decoding -----------------------------------------------------------------------------------------
 
     def _steps(self, count: int) -> None:
-        path = self.decoding(count)
+        self._decode(self.decoding(count), count)
+
+    def _decode(self, path: str, count: int) -> None:
         self.ran[f"decode {path}"] += count
+        if path == CHAIN:
+            self._single = self._single or Single(self)
+            self._single.follow(self.position, self.due)
+            self._single.decode(count)
+            return
         if path in decoder.PERSISTENT:
             self._decode_rung(path, count)
             return
@@ -204,9 +215,10 @@ class Engine(Decoder):
         if not self.on_cpu:
             super()._prompt(ids)
             return
+        chosen = self.decoding()
         for token in ids:
             self.state.candidates[...] = decoder.candidates(token, self.blocks)
-            self._steps(1)
+            self._decode("3_persistent" if chosen == CHAIN else chosen, 1)
         self.ran["prompt by steps"] += 1
 
     def take(self, ids: Any, start: int = 0) -> None:

@@ -16,10 +16,11 @@ from rooflab.engine.batch import Batch
 from rooflab.engine.decoder import Engine, Paths
 from rooflab.engine.products import Products
 from rooflab.engine.shared_chain import SharedChain
+from rooflab.engine.single import Single
 from rooflab.engine.spec import Spec
 from rooflab.engine.world import World
 from rooflab.errors import UsageError
-from rooflab.ops import batch_choice, decoder
+from rooflab.ops import decoder
 
 SUMMED = ("out", "down")  # products whose results are parts of a sum over the processes
 
@@ -52,7 +53,9 @@ class Split(Engine):
             )
         super().__init__(spec, weights, capacity=capacity, paths=Paths(graph=graph), blocks=blocks)
         self.world = world
-        self._single = _Single(self, dependent)
+        chain = SharedChain(self, 1, self.capacity, self.ran, world, dependent)
+        chain.products = _Summing(spec.shape, weights, self.ran, world)
+        self._single: Single = Single(self, chain)
 
     def batch(self, size: int, capacity: int | None = None) -> Batch:
         many = super().batch(size, capacity)
@@ -71,13 +74,9 @@ class Split(Engine):
         super(Engine, self)._prompt(ids)  # on the CPU, too: never by decode_step
 
     def _steps(self, count: int) -> None:
-        state, single, start = self.state, self._single, self.position
         self.ran["decode split"] += count
-        single.begin(state.logits, start, self.inverse_temperature, self.seed)
-        single.decode(count)
-        state.tokens[start : start + count] = single.tokens[start : start + count, 0]
-        state.logits[...] = single.logits[0]
-        state.position[...] = start + count
+        self._single.follow(self.position)
+        self._single.decode(count)
         self.world.check()
 
 
@@ -97,32 +96,3 @@ class _Summing(Products):
             return found
         self.ran["all_reduce"] += 1
         return self.world.all_reduce(found)
-
-
-class _Single(Batch):
-    """A batch of one sequence in the cache of its engine, which takes in the prompts."""
-
-    def __init__(self, engine: Split, dependent: bool):
-        self.engine, self.size, self.capacity, self.ran = engine, 1, engine.capacity, engine.ran
-        shape, zeros, state = engine.spec.shape, engine.zeros, engine.state
-        cache = (shape.layers, self.capacity, 1, shape.kv_heads, shape.head_dim)
-        self.cache_k, self.cache_v = state.cache_k.reshape(cache), state.cache_v.reshape(cache)
-        self.tokens, self.places = zeros((self.capacity + 1, 1), "int32"), zeros((2,), "int32")
-        self.logits = zeros((1, shape.vocab), "float16")
-        self.chain = SharedChain(engine, 1, self.capacity, self.ran, engine.world, dependent)
-        self.chain.products = _Summing(shape, engine.weights, self.ran, engine.world)
-        self._choice = batch_choice.choice_for(1, self.chain.sms, zeros)
-        self.inverse_temperature, self.seed, self.position = 0.0, 0, 0
-        self._replay = None
-
-    def begin(self, logits: Any, position: int, inverse_temperature: float, seed: int) -> None:
-        """Go on at `position` with the token that logits [vocab] give; the cache holds all before it."""
-        if (inverse_temperature, seed) != (self.inverse_temperature, self.seed):
-            self._replay = None
-        self.inverse_temperature, self.seed = inverse_temperature, seed
-        self.logits[0] = logits
-        self.places[0], self.places[1] = position - 1, position
-        with self.engine.target():
-            self._choose(0.0)  # the engine's logits are bounded already
-        self.places += 1
-        self.position = position

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from rooflab.errors import LaunchError
 from rooflab.ops import SHARED_KIB as _SHARED_KIB
-from rooflab.ops import decoder
+from rooflab.ops import decoder, sms
+from rooflab.ops.decoder_plan import LARGE, LONG
 
 MOST = 32  # tokens whose x fits in registers
 _CHUNK = 64  # of k that a warp multiplies at a time
@@ -114,6 +115,15 @@ def takes(shape: decoder.Shape, format: str, head_format: str, batch: int, sms: 
         plan_for(*sizes, batch, named[name], name in ("out", "down"), sms) is not None
         for name, sizes in shape.matrices.items()
     )
+
+
+def is_fastest(shape: decoder.Shape, format: str, head_format: str, arch: str, context: int) -> bool:
+    """Whether these kernels decode one sequence after `context` tokens faster than decode_step does, by what
+    an H200 took: where FP16 weights are so many that a step draws all the power that the GPU may. There
+    decode_step holds the clock down, and they do not.
+    """
+    large = format == "fp16" and shape.hidden >= LARGE and context < LONG
+    return arch == "90" and large and takes(shape, format, head_format, 1, sms())
 
 
 def splits_for(capacity: int, pairs: int, blocks: int) -> int:

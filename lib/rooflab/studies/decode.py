@@ -10,7 +10,6 @@ not bear out (see `decoding`), and every row has a prediction, made before from 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,9 +20,10 @@ from rooflab import engine, ops
 from rooflab.bench import clock, gate
 from rooflab.engine import gemma
 from rooflab.engine.chain import Chain
-from rooflab.engine.decoder import PLAIN
+from rooflab.engine.decoder import CHAIN, PLAIN
 from rooflab.engine.drafts import Drafts
 from rooflab.engine.products import Products
+from rooflab.engine.single import Single
 from rooflab.errors import LaunchError, UsageError
 from rooflab.hardware import device as devices
 from rooflab.hardware import roofline
@@ -43,6 +43,7 @@ PROMPT, STEPS = 128, 128
 CONTEXTS = (1024, 8192)
 BATCHES = (8, 32)
 TOGETHER = ("batch", "batch_dependent")  # ways of a batch: by kernels in a row, by dependent launches
+NEWER = (TOGETHER[-1], "drafts", CHAIN)  # what an older recording may lack
 DRAFTS = (2, 4, 8)  # tokens that a check takes
 FEW = 32  # steps where a few do: of ways that no floor or aim is about
 PHASES = ("queries, keys, values", "attention", "its output", "gate and up", "down", "head")
@@ -147,12 +148,11 @@ def large(device: Sized | None = None) -> list[Case]:
     FP16 transformers beside them. And the shape that others' persistent kernels publish.
     """
     peers = [_case(impl, "fp16", "fp16", LARGE, PROMPT, n) for impl, n in ((EAGERLY, EAGER), (GRAPH, FEW))]
-    ours = [
-        _case(impl, format, head, LARGE, PROMPT, STEPS)
-        for format, head in FORMATS.items()
-        for impl in dict.fromkeys((RINGS[format], DIVIDED, FLAGS, best(format, device, LARGE)))
-        if impl in rungs(device)
-    ]
+    ours = []
+    for format, head in FORMATS.items():
+        tried = dict.fromkeys((RINGS[format], DIVIDED, FLAGS, best(format, device, LARGE)))
+        named = [*(impl for impl in tried if impl in rungs(device)), CHAIN]
+        ours += [_case(impl, format, head, LARGE, PROMPT, STEPS) for impl in named]
     small = _case(best("fp16", device, SMALL), "fp16", "fp16", SMALL, PROMPT, STEPS)
     return [*peers, *ours, small]
 
@@ -187,18 +187,6 @@ def _options(case: Case) -> dict[str, str]:
     return dict(word.split("=") for word in case.options.split())
 
 
-def unallocated_bytes(case: Case, spare: int) -> int:
-    """Bytes that a model's weights and `spare` others still take on the GPU; 0 without torch."""
-    if importlib.util.find_spec("torch") is None:
-        return 0
-    import torch
-
-    model = model_shapes.get(case.model)
-    original = 2 * model_shapes.parameters(model) if case.model in hf.MODELS else 0
-    wanted = original + model_shapes.weight_bytes(model, case.format, head_of(case)) + spare
-    return max(0, int(wanted) - torch.cuda.memory_allocated())
-
-
 class Decode(Study):
     """Lesson 08."""
 
@@ -218,7 +206,7 @@ class Decode(Study):
     def not_yet_measured(self, wanted: Iterable[Case], recorded: Iterable[str]) -> dict[str, str]:
         wanted, recorded = list(wanted), list(recorded)
         heads = {case.partition(" ")[0] for case in recorded}
-        newer = {c.id: f"{c.operator}/{c.impl}" for c in wanted if c.impl in (TOGETHER[-1], "drafts")}
+        newer = {c.id: f"{c.operator}/{c.impl}" for c in wanted if c.impl in NEWER}
         found = {case: head for case, head in newer.items() if heads and head not in heads}
         return {**super().not_yet_measured(wanted, recorded), **found}
 
@@ -248,7 +236,7 @@ class Decode(Study):
         )
 
     def shared_bytes(self, case: Case) -> int:
-        return unallocated_bytes(case, 3 << 30)
+        return hf.unallocated_bytes(case.model, case.format, head_of(case), 3 << 30)
 
     def group(self, case: Case) -> tuple:
         return (case.model, case.format, head_of(case), case.batch, case.seq)
@@ -265,11 +253,13 @@ class Decode(Study):
 
     def predict(self, case: Case, context: Context) -> float | None:
         known = predictions.known(context.device)
-        if known is None:
-            return None
         seen = (case.seq or 0) + (steps_of(case) + 1) // 2
-        return predictions.token_us(
-            known, case.impl, case.model, case.format, head_of(case), seen, case.batch or 1
+        return (
+            None
+            if known is None
+            else predictions.token_us(
+                known, case.impl, case.model, case.format, head_of(case), seen, case.batch or 1
+            )
         )
 
     def foretold(self, case: Case) -> str:
@@ -299,12 +289,13 @@ class Decode(Study):
             rung = ops.rung_of(decoder.LADDERS["decode_step"], case.impl, case.impl)
             macros = decoder.macros_for(rung, shape, case.format, head_of(case), arch, {})
             return rung, macros, decoder.launch_rule(rung)
-        if case.impl == "batch":
-            rule += source_of_callable(engine.Batch)
-        if case.impl == "batch_dependent":
-            return self._batch_rung(case, rule + source_of_callable(engine.Batch, Chain), arch)
         if case.impl == "drafts":
             return self._batch_rung(case, source_of_callable(Products, Chain, Drafts), arch)
+        batch: list[type] = [engine.Batch]
+        parts = {"batch": batch, TOGETHER[1]: [*batch, Chain], CHAIN: [*batch, Chain, Single]}
+        rule += source_of_callable(*parts.get(case.impl, []))
+        if case.impl in NEWER:
+            return self._batch_rung(case, rule, arch)
         attend = ops.rung_of(attention.LADDERS["decode_attention"], None, attention.decode_default(*kind))
         rule += attention.launch_rule(attend) + ops.nvrtc.whole_source(attend.path)
         if case.format == "fp16":

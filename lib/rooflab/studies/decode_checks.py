@@ -59,8 +59,8 @@ def _ways(format: str, device: Sized | None) -> list[str]:
     mmq = ("2_mmq", "7_fused")
     prompts = [f"prompt.{name}" for name in engine.PROMPTS if name not in mmq or format == "q8_0"]
     if format == "fp16":
-        return [*decode.PLAIN, *decode.rungs(device), *prompts, "pieces"]
-    return ["products", *decode.rungs(device), *prompts[:: len(prompts) - 1], "pieces"]
+        return [*decode.PLAIN, decode.CHAIN, *decode.rungs(device), *prompts, "pieces"]
+    return ["products", decode.CHAIN, *decode.rungs(device), *prompts[:: len(prompts) - 1], "pieces"]
 
 
 def agreement(device: Sized | None = None) -> list[Case]:
@@ -213,7 +213,7 @@ def _agreement(case: Case) -> Rows:
 def _counted(name: str, format: str, paths: engine.Paths, of_prompt: bool) -> tuple[list[str], list[str]]:
     """What an engine on this path must have counted, and what it must not."""
     if not of_prompt:
-        others = [way for way in (*decode.PLAIN, *decode.RUNGS) if way != name]
+        others = [way for way in (*decode.PLAIN, decode.CHAIN, *decode.RUNGS) if way != name]
         return [f"decode {name}"], [f"decode {way}" for way in others]
     ran, instead = ["prompt"], []
     switches = [

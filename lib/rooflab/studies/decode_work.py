@@ -11,13 +11,10 @@ from rooflab.bench import gate
 from rooflab.engine import gemma, gemma_exact
 from rooflab.records.case import Case
 from rooflab.studies import decoding, hf
-from rooflab.studies.decode import CAPACITY, GEMMA, RUNGS, head_of, sequences_of, steps_of
+from rooflab.studies.decode import CAPACITY, GEMMA, NEWER, RUNGS, head_of, sequences_of, steps_of
 
-FP16_TAKEN = (
-    *RUNGS,
-    "batch_dependent",
-    "drafts",
-)  # by what multiplies; others make Q8_1 of it for weights in Q8_0
+# What multiplies FP16; other ways make Q8_1 of it for weights in Q8_0.
+FP16_TAKEN = (*RUNGS, *NEWER)
 
 
 class Start:

@@ -404,3 +404,15 @@ def cached(decode: Decode) -> list[tuple[Any, Any]]:
     """The cached keys and values that came before the token, per layer."""
     end = decode.context
     return [(layer.keys[:, :, :end], layer.values[:, :, :end]) for layer in decode.cache.layers]
+
+
+def unallocated_bytes(name: str, format: str, head: str, spare: int) -> int:
+    """Bytes that a model's weights and `spare` others still take on the GPU; 0 without torch."""
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    import torch
+
+    model = model_shapes.get(name)
+    original = 2 * model_shapes.parameters(model) if name in MODELS else 0
+    wanted = original + model_shapes.weight_bytes(model, format, head) + spare
+    return max(0, int(wanted) - torch.cuda.memory_allocated())

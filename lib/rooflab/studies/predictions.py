@@ -169,7 +169,7 @@ def token_us(
         return others + few + model_shapes.weight_bytes(sizes, "fp16") / known.rule.gb_s / 1e3
     if way == "batch":
         return products_us(known, model, format, head, batch) + attention + launches * known.node_us
-    if way in ("batch_dependent", "drafts"):  # weights at the roof, and every kernel a dependent one
+    if way in ("batch_dependent", "drafts", "chain"):  # weights at the roof, and every kernel a dependent one
         return stream + (_DEPENDENT * shape.layers + 4 + (way == "drafts")) * known.edge_us
     phases = products_us(known, model, format, head) + attention
     if way == "1_kernel_per_phase":

@@ -157,7 +157,7 @@ class Prefill(Study):
         return seq * (6 * model.mlp + 20 * model.hidden) * 8  # activations, widened by the oracle
 
     def shared_bytes(self, case: Case) -> int:
-        return decode.unallocated_bytes(case, 2 << 30)
+        return hf.unallocated_bytes(case.model, case.format, decode.head_of(case), 2 << 30)
 
     def group(self, case: Case) -> tuple:
         return (case.model, case.format, case.seq)

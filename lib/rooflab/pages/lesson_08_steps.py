@@ -160,6 +160,12 @@ def _rings() -> str:
     )
 
 
+def built_for(name: str, format: str) -> dict[str, int]:
+    """The macros of a rung with the ring that a format takes, for the listing of its kernel."""
+    given = next(r.defines for r in decoder.LADDERS["decode_step"] if r.name == name)
+    return {**given, "PRODUCERS": given["PRODUCERS"] if decode.RINGS[format] == _RING else 0}
+
+
 def losses(climbs: dict[str, Any], format: str, rows: Rows, clocks: Clocks) -> None:
     """Say, folded, which steps are slower than those they build on: by how much in every format, where they
     win, and where the clock saw their time go.

@@ -120,6 +120,7 @@ def all_of(here):
         "ring of a pair": diagram.ring(takes, 10),
         "pair over time": diagram.paired_over_time(takes),
         "two who copy": diagram.who_copies("10_paired_warpgroups", "12_warp_specialised", 64, 512),
+        "shared copies": diagram.shared_copies("12_warp_specialised", 512),
         "pipeline": diagram.pipeline(takes),
         "layer": diagram.layer(diagram.ways(here, "fp16", {}), "FP16"),
         "split layer": diagram.split_layer(),

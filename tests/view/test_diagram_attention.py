@@ -154,6 +154,13 @@ def test_one_thread_copies_what_128_did():
     assert says.startswith("rung 10: 128 threads, 8,192 copies") and "rung 12: 1 thread, 16 copies" in says
 
 
+def test_two_blocks_copy_half_of_a_tile_each_for_both():
+    drawn = diagram.shared_copies("12_warp_specialised", 512)
+    assert "0 to 255" in drawn.svg() and "256 to 511" in drawn.svg()
+    with pytest.raises(UsageError, match="no two blocks"):
+        diagram.shared_copies("12_warp_specialised", 512, "void f() {}")
+
+
 def test_the_pipeline_s_frames_show_what_runs_beside_each_softmax():
     captions = [caption for caption, _ in diagram.pipeline(TAKES).frames]
     beside = ["no product runs", "PV0 goes on", "PV1 goes on"]

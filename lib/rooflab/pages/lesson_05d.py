@@ -17,7 +17,6 @@ from rooflab.ops import mmq
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_05b import errors_of_rungs
 from rooflab.pages.lesson_05d_orders import rung_8 as rung_8
-from rooflab.pages.lesson_05d_orders import rung_9 as rung_9
 from rooflab.pages.lesson_05d_orders import tile_order as tile_order
 from rooflab.pages.lesson_05d_rungs import byte_as_half as byte_as_half
 from rooflab.pages.lesson_05d_rungs import climb as climb

@@ -39,20 +39,6 @@ while there is work:
 ```
 """
 
-_TILE_ORDER = """
-```text
-once, when the weights are loaded:
-    quants + 128, in the order of the tensor core's first operand
-for each 32 of k, a warp:
-    load 16 bytes: 16 weights of mine         # rung 7: eight loads of 2 bytes
-    for each two of them:
-        bits = 0x64, byte, 0x64, byte         # FP16: 1024 + 128 + q, as in rung 7
-        a = (bits - 1152) * scale             # exact, then rounded once
-```
-
-64 rows × 64 of k lie in one piece of memory, so one copy brings a tile with its scales.
-"""
-
 
 def rung_8(here: Lab, rows: Rows, gpu: str, tokens: int, n: int, k: int) -> None:
     """Say, folded, what dividing a tile's k is worth on this product, how it is done and where it pays."""
@@ -64,12 +50,6 @@ def rung_8(here: Lab, rows: Rows, gpu: str, tokens: int, n: int, k: int) -> None
         said += f" At {n:,} × {k:,} by {tokens:,} tokens {what}: {after:,.0f} TFLOP/s, rung 7 {before:,.0f}"
         said += f" (within {LEVEL - 1:.0%} is level)." if level else "."
     _divided_along_k(here, gpu, said)
-
-
-def rung_9() -> None:
-    """Draw where one lane's weights lie in tile order, and how they become FP16."""
-    diagram.tile_order().show()
-    display.fold_parts("Rung 9 in pseudocode", [_TILE_ORDER])
 
 
 def tile_order(here: Lab) -> None:

@@ -64,11 +64,48 @@ def two_instructions() -> None:
     )
 
 
+def _one_sum() -> str:
+    """A sum of random numbers that are quantised as a block is, and the instructions that scale it."""
+    w, x = np.random.default_rng(5).standard_normal((2, 32))
+    weight, token = (np.ceil(np.abs(each).max() / 127 * 1e3) / 1e3 for each in (w, x))  # short in print
+    q, a = (np.rint(each / scale).astype(int) for each, scale in ((w, weight), (x, token)))
+    dot, before = int(q @ a), 1.0
+    scaled = dot * weight
+    first = " + ".join(f"({i}) × ({j})" for i, j in zip(q[:2], a[:2], strict=True))
+    steps = (
+        (f"sum = {first} + ... = {dot}", "tensor cores: 32 products, exact"),
+        (f"convert          {dot} -> {dot:.1f}", "now a float"),
+        (f"multiply         {dot:.1f} × {weight:.3f} = {scaled:.3f}", "the weights' scale"),
+        (
+            f"multiply, add    {scaled:.3f} × {token:.3f} + {before:.1f} = {scaled * token + before:.3f}",
+            f"the activations' scale; {before:.1f} so far",
+        ),
+    )
+    wide = max(len(step) for step, _ in steps)
+    said = "\n".join(f"{step.ljust(wide)}   # {what}" for step, what in steps)
+    return f"**One sum in numbers**, of random weights and activations:\n\n```text\n{said}\n```"
+
+
+def _afforded(chips: tuple[Device, ...]) -> str:
+    """How many instructions a sum affords on chips, by the cycle of an SM."""
+    said = []
+    for chip in chips:
+        lanes, sums = study.per_cycle(chip)
+        said.append(
+            f"- {chip.name}: {lanes // 32} issue slots × 32 lanes = {lanes} instructions of single lanes; "
+            f"int8 tensor cores make {sums:g} sums. {lanes} ÷ {sums:g} = **{study.room(chip):.1f}**."
+        )
+    head = f"A sum needs {SCALING} instructions. How many fit while it is made? In a cycle of an SM:"
+    return "\n".join([f"{head}\n", *said])
+
+
 def slots_by_gpu() -> Rows:
-    """Draw issue slots beside the tensor cores for three ways, and derive one GPU's from its datasheet; those
-    of several GPUs, folded; the table.
+    """Scale one sum in numbers, and say how many instructions it affords; draw issue slots beside the tensor
+    cores for three ways, and derive one GPU's from its datasheet; those of several GPUs, folded; the table.
     """
     fast, slow = device.get("h200"), device.get("rtx-4090")
+    display.say(_one_sum())
+    display.say(_afforded((slow, fast)))
     diagram.issue_slots((slow, fast), halves=(fast,)).show()
     chips, verdicts = [], {}
     for name in ("h200", "a100-80gb", "rtx-4090", "rtx-3090", "t4"):
@@ -84,7 +121,7 @@ def slots_by_gpu() -> Rows:
     caption = "Instructions that a lane has time for while the tensor cores make one sum, and TOP/s"
     peaks = (chips, dict(zip(columns, columns, strict=True)), forms, caption)
     summary = (
-        f"Where {study.room(fast):.1f} and {study.issue_bound(fast, SCALING):,.0f} come from, and other GPUs"
+        f"Where these numbers and {study.issue_bound(fast, SCALING):,.0f} TOP/s come from, and other GPUs"
     )
     display.fold_parts(summary, [_derived(fast), peaks])
     return chips
@@ -102,9 +139,11 @@ def _derived(chip: Device) -> str:
     if LEVEL * clock < boost:
         text += f" The datasheet counts their {chip.int8_tensor:,.0f} TOP/s at {clock:.2f} GHz, not at "
         text += f"{boost:.2f}, so the quotient of its two peaks would be wrong."
-    text += f"\n- **Room**: {lanes} ÷ {sums:g} = {study.room(chip):.1f} instructions a sum; scaling needs "
-    text += f"{SCALING}. So at most {bound:,.0f} TOP/s can be scaled, {bound / chip.int8_tensor:.0%} of the "
-    return text + "peak, at the peak's clock."
+    text += (
+        f"\n- **Bound**: {study.room(chip):.1f} instructions fit, and scaling needs {SCALING}. So at most "
+    )
+    text += f"{bound:,.0f} TOP/s can be scaled, {bound / chip.int8_tensor:.0%} of the peak, at its clock."
+    return text
 
 
 def peak_clock(chip: Device) -> float:

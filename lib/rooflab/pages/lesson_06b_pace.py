@@ -209,10 +209,11 @@ def _pace(copies_us: float, products_us: float) -> str:
 
 
 def roles_at_work(here: Lab) -> None:
-    """Draw rung 12's roles over time, on a lab's device, with own copies and with those that blocks share;
-    say when weights are handed over, and beside how many softmaxes they are multiplied.
+    """Draw how blocks share copies, and rung 12's roles over time, on a lab's device, with own copies and
+    with shared ones; say when weights are handed over, and beside how many softmaxes they are multiplied.
     """
     takes, tiles = roles.lengths(*over_time.rates(here)), 4
+    diagram.shared_copies(roles.RUNG, roles.WIDTH).show()
     found, runs = roles.both_runs(takes, tiles)
     alone, shared = (len(roles.beside(run)) for run in runs)
     text = "The first four tiles, twice on one scale: above as if each block copied for itself, below as the "

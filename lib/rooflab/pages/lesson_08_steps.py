@@ -110,7 +110,7 @@ def _code(below: str) -> str:
 
 def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> None:
     """Say what the rungs after 3_persistent up to 7_split_k gain together in each format; then what each of
-    rungs 5, 6 and 7 changes and gains, drawn; folded, their rates and what else depends on the format.
+    rungs 5, 6 and 7 changes and gains, drawn, and their rates; folded, what else depends on the format.
     """
     rates = {each: climbs[each].set_index("impl").tok_s for each in decode.FORMATS if len(climbs[each])}
     gains = {each: tok[_LAST] / tok[_FIRST] for each, tok in rates.items() if {_FIRST, _LAST} <= {*tok.index}}
@@ -121,14 +121,6 @@ def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> No
         ]
         display.say(f"**From `{_FIRST}` to `{_LAST}`: {listed(words)}.**")
     lesson_08_timeline.barrier_drawn().show()
-    rest: list[Any] = []
-    if gains:
-        names = [r.name for r in decoder.LADDERS["decode_step"]]
-        table = pd.DataFrame({"rung": names[names.index(_FIRST) : names.index(_LAST) + 1]})
-        for each in gains:
-            table[each] = table["rung"].map(rates[each])
-        heads = {each: f"{ablation.FORMATS[each]}, tok/s" for each in gains}
-        rest.append((table, {"rung": "rung", **heads}, dict.fromkeys(gains, "{:,.0f}")))
     cut = lesson_08_timeline.divided(lab, format)
     for name, order, more in (
         (_HELD, "fp16", ""),
@@ -138,8 +130,14 @@ def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> No
         display.say(" ".join(filter(None, (_MECHANISMS[name], more, _gains(climbs, order, name)))))
     if cut:
         cut[1].show()
-    rest += [lesson_08_timeline.slots_left_empty(), lesson_08_clock.ring(clocks, _RING, _FIRST), _rings()]
-    display.fold_parts("Rates, slots and rings by format", [part for part in rest if part])
+    if gains:
+        table = pd.DataFrame({"rung": [_FIRST, _HELD, _RING, _LAST]})
+        for each in gains:
+            table[each] = table["rung"].map(rates[each])
+        heads = {"rung": "rung"} | {each: ablation.FORMATS[each] for each in gains}
+        display.table(table, heads, dict.fromkeys(gains, "{:,.0f}"), "Tokens a second, by format")
+    rest = [lesson_08_timeline.slots_left_empty(), lesson_08_clock.ring(clocks, _RING, _FIRST), _rings()]
+    display.fold_parts("Slots and rings by format", [part for part in rest if part])
 
 
 def _level(gain: float) -> bool:
@@ -158,6 +156,12 @@ def _rings() -> str:
         f"Later rungs, as built for an H200, take the ring of rung 6 in {words[0]}, that of rung 5 in "
         f"{words[1]}."
     )
+
+
+def built_for(name: str, format: str) -> dict[str, int]:
+    """The macros of a rung with the ring that a format takes, for the listing of its kernel."""
+    given = next(r.defines for r in decoder.LADDERS["decode_step"] if r.name == name)
+    return {**given, "PRODUCERS": given["PRODUCERS"] if decode.RINGS[format] == _RING else 0}
 
 
 def losses(climbs: dict[str, Any], format: str, rows: Rows, clocks: Clocks) -> None:

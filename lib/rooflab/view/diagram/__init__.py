@@ -56,7 +56,7 @@ from rooflab.view.diagram.rule import layer_by_rule
 from rooflab.view.diagram.shared_weights import bytes_and_flops, weights_shared
 from rooflab.view.diagram.sharing import readings, slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
-from rooflab.view.diagram.staying import four_changes, who_copies
+from rooflab.view.diagram.staying import four_changes, shared_copies, who_copies
 from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.strips import column_strip, pieces_of_rows, rows_and_columns
 from rooflab.view.diagram.svg import Canvas, Drawing
@@ -161,6 +161,7 @@ __all__ = [
     "rows_and_columns",
     "rung_tree",
     "scores_of_a_row",
+    "shared_copies",
     "shots",
     "slots",
     "slots_over_time",

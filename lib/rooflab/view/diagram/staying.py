@@ -145,6 +145,47 @@ def who_copies(first: str, second: str, keys: int, width: int) -> Drawing:
     return single(title, " ".join(said), canvas)
 
 
+def shared_copies(name: str, width: int, text: str | None = None) -> Drawing:
+    """A tile in L2 and in the SMs of two blocks, which copy it each for itself, or half each for both as a
+    rung does whose blocks are a cluster; `text` replaces its source.
+    """
+    found = next(each for each in attention.LADDERS["attention"] if each.name == name)
+    text = found.path.read_text(encoding="utf-8") if text is None else text
+    blocks = found.with_defaults({})["CLUSTER"]
+    if (
+        blocks != 2
+        or "BLOCK / CLUSTER * rank" not in text
+        or "tma_copy_box_to((1 << CLUSTER) - 1" not in text
+    ):
+        raise UsageError("This source has no two blocks that copy half of a tile each for both.")
+    canvas, size, half, shades = Canvas(), 112.0, 56.0, (BLUE, SKY)
+    for panel, head in enumerate(
+        ("each block copies for itself", f"rung {name.partition('_')[0]}: a cluster")
+    ):
+        left, middle = (_WIDE + 28) * panel, (_WIDE + 28) * panel + (_WIDE - size) / 2
+        canvas.text(left, 12, head, bold=True)
+        parts = [f"{each * width // 2} to {(each + 1) * width // 2 - 1}" for each in range(2)]
+        if panel:
+            canvas.boxes([(middle + k * half, 22, half, 24, parts[k], shades[k]) for k in range(2)])
+        else:
+            canvas.cell(middle, 22, size, 24, f"{width} columns", GREY)
+        canvas.text(middle - 6, 38, "L2", svg.SMALL, "end")
+        for block in range(2):
+            x, start = left + block * (_WIDE - size), middle + (block + 0.5) * half
+            if panel:
+                canvas.boxes([(x + k * half, 84, half, 24, "", shades[k]) for k in range(2)])
+                for end in (left, left + _WIDE - size):
+                    canvas.line([(start, 46), (end + (block + 0.5) * half, 83)], 1.2, end="arrow")
+            else:
+                canvas.cell(x, 84, size, 24, "", shades[block])
+                canvas.line([(start, 46), (x + half, 83)], 1.2, end="arrow")
+            canvas.text(x + half, 122, f"SM of block {block}", svg.SMALL, "middle")
+        canvas.text(left + _WIDE / 2, 140, ("read twice", "read once")[panel], svg.SMALL, "middle")
+    said = f"A tile of keys, {width} columns. Dark: block 0 asks for it, light: block 1."
+    canvas.text(0, 160, said, svg.SMALL)
+    return single("Who asks for a tile, and who gets it", said, canvas)
+
+
 def _blocks_live(takes: over_time.Lengths) -> tuple[Canvas, str]:
     own = over_time.rung()
     steps, stages = over_time.program(own.path.read_text(encoding="utf-8")), own.with_defaults({})["STAGES"]

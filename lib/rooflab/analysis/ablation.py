@@ -255,7 +255,7 @@ def best(rows: pd.DataFrame, model: str, format: str, head: str = "") -> pd.Seri
         & (rows["format"] == format)
         & (rows["batch"] == 1)
         & (rows["seq"] == decode.PROMPT)
-        & rows["impl"].isin(decode.RUNGS)
+        & rows["impl"].isin(decode.ALONE)
     ]
     found = found[[decode.head_of(decode.Decode().case(case)) == head for case in found["case"]]]
     if found.empty:

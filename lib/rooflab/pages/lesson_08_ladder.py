@@ -76,7 +76,7 @@ def _in_states(lab: Lab, here: Rows) -> list[str]:
 
 def _larger_model(rows: Rows) -> str:
     """Where the larger model's fastest rung is not the small one's; empty where it is in every format."""
-    here = rows[(rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual & rows.impl.isin(decode.RUNGS)]
+    here = rows[(rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual & rows.impl.isin(decode.ALONE)]
     words = []
     for format in ablation.FORMATS:
         small, large = (

@@ -56,6 +56,7 @@ RINGS = {"fp16": "6_producer_warps", "q8_0": "6_producer_warps", "int4_g128": "5
 DIVIDED, FLAGS = "7_split_k", "9_flags_in_data"
 OTHER_HEADS = {"q8_0": "fp16", "int4_g128": "q8_0"}
 RUNGS = tuple(rung.name for rung in decoder.LADDERS["decode_step"])
+ALONE = (*RUNGS, CHAIN)  # ways of one sequence that the engine chooses among
 EAGERLY, GRAPH, COMPILED = hf.VARIANTS
 COUNTED = ("time_ns", "dram_bytes", "dram_read_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "issue_active")
 METRICS = (*COUNTED, *STALLS)

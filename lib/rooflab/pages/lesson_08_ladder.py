@@ -51,7 +51,7 @@ def larger_model(rows: Rows, lab: Lab) -> None:
     of the GPU.
     """
     here = rows[(rows.model == decode.LARGE) & (rows.batch == 1) & rows.impl.isin(decode.RUNGS)]
-    said = [_larger_model(rows), *(_in_states(lab, here) if len(here) else [])]
+    said = [_larger_model(rows), _chain(rows), *(_in_states(lab, here) if len(here) else [])]
     if any(said):
         display.fold_items(f"{decode.LARGE}: where other rungs come first, and power", [*filter(None, said)])
 
@@ -92,6 +92,32 @@ def _larger_model(rows: Rows) -> str:
         )
     text = "; ".join(words)
     return f"{text[0].upper()}{text[1:]}." if words else ""
+
+
+def _chain(rows: Rows) -> str:
+    """How the larger model's tokens by a chain of launches compare with its fastest rung's, and why."""
+    here = rows[(rows.model == decode.LARGE) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
+    here = here.dropna(subset="median_us").sort_values("median_us")
+    said, slower = [], []
+    for format, name in ablation.FORMATS.items():
+        mine = here[here.format == format]
+        chain, rungs = mine[mine.impl == decode.CHAIN], mine[mine.impl.isin(decode.RUNGS)]
+        if chain.empty or rungs.empty:
+            continue
+        one, best = chain.iloc[0], rungs.iloc[0]
+        if one.median_us >= best.median_us:
+            slower.append(f"{one.median_us / best.median_us:.2f} times as long in {name}")
+            continue
+        text = f"It is {best.median_us / one.median_us:.2f} times as fast as `{best.impl}` in {name}"
+        if one.power_capped and best.power_capped and one.sm_mhz > best.sm_mhz:
+            text += (
+                f", at {one.sm_mhz:,.0f} MHz against {best.sm_mhz:,.0f}. Both draw all the power that the "
+            )
+            text += "GPU may, and the chain takes less energy a token"
+        said.append(f"{text}.")
+    said += [f"It takes {listed(slower)} as the fastest rung."] if slower else []
+    means = "`chain` makes a token by the dependent launches of a batch's kernels, with one sequence in them."
+    return " ".join([means, *said]) if said else ""
 
 
 def equal_heads(climbs: dict[str, Any], rows: Rows) -> str:

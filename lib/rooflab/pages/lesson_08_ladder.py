@@ -110,10 +110,8 @@ def _chain(rows: Rows) -> str:
             continue
         text = f"It is {best.median_us / one.median_us:.2f} times as fast as `{best.impl}` in {name}"
         if one.power_capped and best.power_capped and one.sm_mhz > best.sm_mhz:
-            text += (
-                f", at {one.sm_mhz:,.0f} MHz against {best.sm_mhz:,.0f}. Both draw all the power that the "
-            )
-            text += "GPU may, and the chain takes less energy a token"
+            text += f", at {one.sm_mhz:,.0f} MHz against {best.sm_mhz:,.0f}. Both draw all the power "
+            text += "that the GPU may, and the chain takes less energy a token"
         said.append(f"{text}.")
     said += [f"It takes {listed(slower)} as the fastest rung."] if slower else []
     means = "`chain` makes a token by the dependent launches of a batch's kernels, with one sequence in them."

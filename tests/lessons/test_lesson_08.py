@@ -10,6 +10,7 @@ from rooflab import claims, engine, lab
 from rooflab.analysis import ablation
 from rooflab.errors import UsageError
 from rooflab.numerics import model_shapes
+from rooflab.ops import batch_plan
 from rooflab.pages import (
     NEAR,
     held,
@@ -212,20 +213,27 @@ def test_a_prompt_is_taken_apart_from_its_bound_on_where_it_was_traced(h200, pro
     assert len(texts) == 2
 
 
-def test_the_engine_decodes_by_the_fastest_recorded_rung(h200, rows):
+def test_the_engine_decodes_by_the_fastest_recorded_way(h200, rows, monkeypatch):
     """By model, format and context; within 1 % two recordings disagree on which of two is faster."""
-    mine = rows[rows["impl"].isin(decode.RUNGS) & (rows["batch"] == 1) & rows["usual"]]
-    compared = 0
+    monkeypatch.setattr(batch_plan, "sms", lambda: h200.sized.sms)
+    mine = rows[rows["impl"].isin(decode.ALONE) & (rows["batch"] == 1) & rows["usual"]]
+    compared, chains = 0, set()
     for (model, format, seq), found in mine.groupby(["model", "format", "seq"]):
         us = found.groupby("impl")["median_us"].min()
         chosen = decode.best(str(format), h200.sized, str(model), int(seq))
+        shape, formats = engine.spec(str(model)).shape, (str(format), decode.FORMATS[str(format)])
+        if batch_plan.is_fastest(shape, *formats, "90", int(seq)):
+            chosen = decode.CHAIN
+            chains.add((model, format))
         if chosen not in us.index:  # newer than the recording
             continue
         assert us[chosen] <= 1.01 * us.min(), (model, format, seq, chosen, us.to_dict())
         compared += len(us) > 1
-    assert (
-        compared >= 9
-    )  # three formats: of both models after the short prompt, of the small one after others
+    assert chains == {(decode.LARGE, "fp16")}
+    # Three formats: of both models after the short prompt, of the small one after others.
+    assert compared >= 9
+    assert not batch_plan.is_fastest(engine.spec(decode.LARGE).shape, "fp16", "fp16", "90", 4096)
+    assert not batch_plan.is_fastest(engine.spec(decode.LARGE).shape, "fp16", "fp16", "89", 128)
 
 
 def test_the_law_of_phases_fits_formats_and_models(h200, rows):

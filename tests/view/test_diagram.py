@@ -679,8 +679,6 @@ def test_a_layer_is_drawn_from_what_was_recorded(h200):
     found = layers.ways(h200, "fp16", {})
     assert [way.name for way in found] == [*decode.rungs(h200.sized)]
     assert all(way.us > way.bytes_us > 0 for way in found)
-    library = diagram.library(h200)
-    assert library["eager"] > library["graph"] > found[0].us
     slower = [way._replace(us=2 * way.us) if way.name == "2_pdl" else way for way in found]
     assert diagram.layer(found, "FP16").svg() != diagram.layer(slower, "FP16").svg()
     with pytest.raises(UsageError, match="at least one recorded way"):

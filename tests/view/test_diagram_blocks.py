@@ -121,9 +121,7 @@ def test_a_layer_is_taken_apart_only_by_what_was_recorded(h200, monkeypatch):
     assert "1_kernel_per_phase takes" in drawn[0].says and "2_pdl" not in drawn[0].says
     first, last = found["1_kernel_per_phase"], found["9_flags_in_data"]
     assert f"falls from {first.beside_us:.1f} to {last.beside_us:.1f} µs" in said[0]
-    eager, graph = (layers.library(h200)[name] for name in ("eager", "graph"))
-    assert eager > 3 * graph > 3 * last.us
-    assert "the 141 phases of a token" in said[0] and f"{eager:,.0f} µs (eager)" in drawn[0].svg()
+    assert "the 141 phases of a token" in said[0]
     monkeypatch.setattr(lesson_08_clock, "taken", lambda _: {})
     lesson_08.layers_drawn(h200, "int4_g128")
     assert "2_pdl takes" in drawn[1].says

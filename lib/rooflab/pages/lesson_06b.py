@@ -26,7 +26,7 @@ from rooflab.pages.lesson_06b_pace import ring_at_work as ring_at_work
 from rooflab.pages.lesson_06b_pace import roles_at_work as roles_at_work
 from rooflab.pages.lesson_06b_pace import roles_in_detail as roles_in_detail
 from rooflab.pages.lesson_06b_pace import roles_tested as roles_tested
-from rooflab.pages.lesson_06b_peers import peers_words
+from rooflab.pages.lesson_06b_peers import again, peers_words
 from rooflab.pages.lesson_06b_rungs import SMALL, largest_step, page_order
 from rooflab.pages.lesson_06b_rungs import a_warp_ahead as a_warp_ahead
 from rooflab.pages.lesson_06b_rungs import rungs_of_the_page as rungs_of_the_page
@@ -60,6 +60,8 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
         answer += f", {best['roof_fraction']:.0%} of the tensor cores' roof"
     if len(peers):
         answer += f". It {peers_words(here, best, peers.iloc[0], others=False).removeprefix('it ')}"
+        more = again(here, best, peers.iloc[0])
+        answer += f". {more}" if more else ""
     able = (
         "count the registers that decide how a wide head is split",
         "follow a ring of tiles between a producer and its consumers (warp specialisation)",

@@ -27,3 +27,16 @@ def peers_words(here: Lab, own: Rows, peer: Rows, others: bool = True) -> str:
     if 1 / crossover.LEVEL <= ratio <= crossover.LEVEL:
         return f"it is level, within {crossover.LEVEL - 1:.0%}, with {who}"
     return f"it has {ratio:.2f} times the speed of {who}: a difference within the spread of the samples"
+
+
+def again(here: Lab, own: Rows, peer: Rows) -> str:
+    """What the study of power states measured of the same two at the same shape: a sentence, or nothing."""
+    keys = ["seq", "heads", "kv_heads", "head_dim", "causal"]
+    rows = display.power_rows(here, "attention")
+    rows = rows[(rows[keys] == own[keys]).all(axis=1) & rows["window"].isna()].dropna(subset="median_us")
+    found = []
+    for state, said in (("burst", "after a rest"), ("sustained", "while each runs on and on")):
+        both = rows[rows["state"] == state].groupby("impl")["median_us"].min()
+        if {own["impl"], peer["impl"]} <= set(both.index):
+            found.append(f"{both[peer['impl']] / both[own['impl']]:.2f} times {said}")
+    return f"Measured again for lesson 00b: {' and '.join(found)}" if found else ""

@@ -110,9 +110,7 @@ def layers_drawn(lab: Lab, format: str) -> None:
     names = {step.impl for step in way.STEPS}
     drawn = [each for each in found if each.phases and each.name in names]
     drawn = drawn if len(drawn) > 1 else found
-    whole = listed(f"{us:,.0f} µs ({name})" for name, us in diagram.library(lab).items())
-    note = f"Not drawn: the library's layer, FP16, with a tracer's own time: {whole}." if whole else ""
-    diagram.layer(drawn, ablation.FORMATS[chosen], note).show()
+    diagram.layer(drawn, ablation.FORMATS[chosen]).show()
     first, last, layers = drawn[0], drawn[-1], model_shapes.get(decode.MODEL).layers
     text = f"{layers} layers of five phases and the output head are the {5 * layers + 1} phases of a token."
     before, after = first.beside_us, last.beside_us

@@ -33,7 +33,7 @@ from rooflab.view.diagram.in_turns import in_turns
 from rooflab.view.diagram.issue import issue_slots
 from rooflab.view.diagram.key_loads import key_loads
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
-from rooflab.view.diagram.layers import layer, library, ways
+from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.mailbox import two_slots
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.mmq_blocks import divided_along_k, warpgroups_take_turns
@@ -135,7 +135,6 @@ __all__ = [
     "launches_over_time",
     "layer",
     "layer_by_rule",
-    "library",
     "loads_in_flight",
     "matrices_loaded",
     "nan_leak",

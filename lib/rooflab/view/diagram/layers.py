@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rooflab.analysis import ablation, time_breakdown
+from rooflab.analysis import ablation
 from rooflab.errors import MissingRecording, UsageError
 from rooflab.numerics import model_shapes
-from rooflab.studies import attribution, decode
-from rooflab.studies.launch_rule import named
+from rooflab.studies import decode
 from rooflab.view.diagram import by_block, svg
 from rooflab.view.diagram.svg import AMBER, BLUE, NONE, Canvas, Drawing, single
 
@@ -105,27 +104,6 @@ def _traced(lab: Any, name: str, format: str) -> tuple[tuple[float, ...], float]
     return tuple(us[phase] + gap for phase in decode.PHASES[:-1]), us["head"]
 
 
-def library(lab: Any) -> dict[str, float]:
-    """How long the library's layer takes, called from Python and in a graph (us): the median of those traced,
-    from the first projection of one layer to that of the next.
-    """
-    cases = [case for case in attribution.decode() if case.seq == decode.PROMPT]
-    found: dict[str, float] = {}
-    for tool in ("nsys", "cupti"):  # a recording holds the first of every case
-        for case in cases:
-            name = case.impl.removeprefix("transformers.")
-            if name not in ("eager", "graph") or name in found:
-                continue
-            try:
-                launches = time_breakdown.timeline(named(lab.profile("attribution", [case], tool)))
-            except (MissingRecording, IndexError, KeyError):
-                continue
-            starts = launches.loc[launches["part"] == "q", "start_us"]
-            if len(starts) > 1:
-                found[name] = float(starts.diff().median())
-    return found
-
-
 def by_bytes(way: Way) -> list[float]:
     """Of each phase the us that its bytes take at the read roof; where that is more than the phase lasts,
     copies came before it, and the rest counts to the phases in front.
@@ -139,9 +117,9 @@ def by_bytes(way: Way) -> list[float]:
     return found
 
 
-def layer(found: Sequence[Way], weights: str, note: str = "") -> Drawing:
+def layer(found: Sequence[Way], weights: str) -> Drawing:
     """One layer over time, a bar a way, all on one scale: each phase divided into its bytes and the rest; and
-    under them the bytes alone. `weights` names the format of the weights, `note` is a line under the key.
+    under them the bytes alone. `weights` names the format of the weights.
     """
     if not found:
         raise UsageError("A layer is drawn of at least one recorded way to run it.")
@@ -168,8 +146,6 @@ def layer(found: Sequence[Way], weights: str, note: str = "") -> Drawing:
     canvas.text(17, y + 10, "a phase's bytes at the read roof", svg.SMALL)
     canvas.cell(220, y, 12, 12, "", AMBER)
     canvas.text(237, y + 10, "all that it takes beside them: launch, input, waits", svg.SMALL)
-    if note:
-        canvas.text(0, y + 30, note, svg.SMALL)
     title = f"One layer in {weights}: its bytes, and what it takes beside them"
     return single(title, "; ".join(said) + ".", canvas)
 

@@ -119,7 +119,7 @@ def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> No
             f"{gain:.2f} times in {ablation.FORMATS[each]}{' (level)' * _level(gain)}"
             for each, gain in sorted(gains.items(), key=lambda pair: -pair[1])
         ]
-        display.say(f"**From `{_FIRST}` to `{_LAST}`: {listed(words)}.**")
+        display.say(f"**From `{_FIRST}` to `{_LAST}`: {listed(words)}.**{_climb(rates, format)}")
     lesson_08_timeline.barrier_drawn().show()
     cut = lesson_08_timeline.divided(lab, format)
     for name, order, more in (
@@ -138,6 +138,22 @@ def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> No
         display.table(table, heads, dict.fromkeys(gains, "{:,.0f}"), "Tokens a second, by format")
     rest = [lesson_08_timeline.slots_left_empty(), lesson_08_clock.ring(clocks, _RING, _FIRST), _rings()]
     display.fold_parts("Slots and rings by format", [part for part in rest if part])
+
+
+def _climb(rates: dict[str, Any], format: str) -> str:
+    """Which rungs lead to 7_split_k in which format, and where the two before it gain nothing."""
+    on_the_way = {
+        ring: listed(ablation.FORMATS[each] for each in rates if decode.RINGS[each] == ring)
+        for ring in (_RING, _HELD)
+    }
+    parts = [f"3, {ring[0]}, 7 in {names}" for ring, names in on_the_way.items() if names]
+    text = f" The rungs to climb: {'; '.join(parts)}." if parts else ""
+    mine = rates.get(format)
+    if mine is not None and {_FIRST, _HELD, _RING} <= {*mine.index}:
+        gains = [mine[name] / mine[_FIRST] for name in (_HELD, _RING)]
+        if all(_level(gain) or gain < 1 for gain in gains):
+            text += f" In {ablation.FORMATS[format]} rungs 5 and 6 gain nothing; they are for the others."
+    return text
 
 
 def _level(gain: float) -> bool:

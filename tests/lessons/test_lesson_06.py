@@ -436,7 +436,8 @@ def test_06b_holds_its_drawings_of_rungs_10_and_12_against_what_was_measured(h20
     """The table's last row is the page's answer; a recording without a rung says so, and a faster one too."""
     rows, page, texts = rows[rows["operator"] == "attention"], said("06b_wide.ipynb"), []
     monkeypatch.setattr(lesson_06b_pace.display, "say", texts.append)
-    assert "by this arithmetic roles alone" in page and "P V waits for V; below, for 3" in page
+    assert "by this arithmetic roles alone" in page and "now products set the pace" in page
+    assert "none of 4 softmaxes (it waits for V); below, beside 3" in page
     shares = [
         lesson_06b_pace._of_the_roof(lesson_06b_pace._best(rows, name))
         for name in (

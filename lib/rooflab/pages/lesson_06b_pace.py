@@ -210,26 +210,30 @@ def _pace(copies_us: float, products_us: float) -> str:
 
 def roles_at_work(here: Lab) -> None:
     """Draw how blocks share copies, and rung 12's roles over time, on a lab's device, with own copies and
-    with shared ones; say when weights are handed over, and beside how many softmaxes they are multiplied.
+    with shared ones; say which of a tile's times sets the pace in either.
     """
     takes, tiles = roles.lengths(*over_time.rates(here)), 4
     diagram.shared_copies(roles.RUNG, roles.WIDTH).show()
-    found, runs = roles.both_runs(takes, tiles)
-    alone, shared = (len(roles.beside(run)) for run in runs)
+    found, _ = roles.both_runs(takes, tiles)
+    own, shared, products = 2 * takes.copy, 2 * takes.copy / found.cluster, 2 * takes.product
     text = "The first four tiles, twice on one scale: above as if each block copied for itself, below as the "
-    text += "rung does it. An arrow hands P over"
-    if found.before:
-        until = Fraction(found.before).limit_denominator(64)
-        text += f", when {until} of the next tile's scores are made: P V can then run beside the next "
-        text += "softmax, when no scores are multiplied"
-    text += f". **Above, that happens for {alone or 'none'} of {tiles} softmaxes"
-    text += ": P V waits for V" * roles.late(runs[0])
-    text += f"; below, for {shared or 'none'}**"
-    text += " (frame)" * any(bar.tile == 1 for bar in roles.beside(runs[1]))
-    text += ". A block's queries Q are its own, so their copy is not shared. Products that run at once share "
-    text += "the tensor cores, so both boxes are longer."
+    text += f"rung does it. **A tile's two copies take {shared:.2f} µs in place of {own:.2f}, and its two "
+    text += f"products {products:.2f}"
+    text += ": now products set the pace.**" if shared < products < own else ".**"
+    text += " An arrow hands P over. A block's queries Q are its own, so their copy is not shared. Products "
+    text += "that run at once share the tensor cores, so both boxes are longer."
     display.say(text)
     diagram.warp_roles(takes, tiles).show()
+
+
+def _beside_softmaxes(here: Lab) -> str:
+    """Beside how many of the drawing's softmaxes P V runs, with own copies and with shared ones."""
+    tiles = 4
+    runs = roles.both_runs(roles.lengths(*over_time.rates(here)), tiles)[1]
+    alone, shared = (len(roles.beside(run)) for run in runs)
+    text = f"Drawn above, P V runs beside {alone or 'none'} of {tiles} softmaxes"
+    text += " (it waits for V)" * roles.late(runs[0]) + f"; below, beside {shared or 'none'}"
+    return text + " (frame)" * any(bar.tile == 1 for bar in roles.beside(runs[1])) + "."
 
 
 def _worth_of_holding(here: Lab, found: roles.Roles) -> str:
@@ -258,8 +262,9 @@ def roles_in_detail(here: Lab, every: Rows) -> None:
         f"""\
 **Why is P held back until {until} of the next scores are made?** Handed over at once, P[t] V[t] would share \
 the tensor cores with those scores, if K[t + 1] is there: both end late, and nothing multiplies during the \
-next softmax. Held back, the scores end first, and P[t] V[t] runs beside their softmax. What that is worth, \
-and other shares, are not recorded. {_worth_of_holding(here, found)}"""
+next softmax. Held back, the scores end first, and P[t] V[t] runs beside their softmax. \
+{_beside_softmaxes(here)} What that is worth, and other shares, are not recorded. \
+{_worth_of_holding(here, found)}"""
     ]
     if kept:
         whole = share.queries * roles.WIDTH // 2 // share.threads
@@ -323,7 +328,9 @@ def roles_tested(here: Lab, every: Rows) -> None:
     names = ("Drawing", "Busy, 4 tiles", f"Busy, {tiles} tiles", "Measured, of the roof")
     frame = pd.DataFrame(rows, columns=list(names))
     forms = dict.fromkeys(names[1:3], "{:.0%}")
-    caption = f"Tensor cores in the drawings; at {tokens:,} tokens a block has {tiles} tiles on average"
+    caption = (
+        f"Tensor cores in the drawings; of {tokens:,} tokens a block sees {tiles} tiles on average (causal)"
+    )
     display.table(frame, dict(zip(names, names, strict=True)), forms, caption)
     text = "**Test**: by this arithmetic roles alone "
     if abs(alone[1] - ten[1]) < 0.02:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from rooflab import __version__, paths
-from rooflab.book import glossary, home, lessons, normal
+from rooflab.book import glossary, home, lessons, listings, normal
 from rooflab.book.execute import plain
 from rooflab.book.notebook_format import nbformat
 from rooflab.book.site_check import MOST_BYTES as MOST_BYTES
@@ -288,7 +288,8 @@ def _write_source(
     (static / "glossary.js").write_text(glossary.script(terms), encoding="utf-8")
     for path in notebooks:
         notebook = nbformat.reads(normal.normalise(normal.read(path)), as_version=4)
-        notebook.cells = [part for cell in _arranged(notebook.cells) for part in _as_cuda(cell)]
+        cells = [part for cell in _arranged(notebook.cells) for part in _as_cuda(cell)]
+        notebook.cells = listings.inserted(cells)
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 cell.source = _local_links(cell.source, {p.name for p in notebooks}, source)

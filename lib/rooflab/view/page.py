@@ -103,8 +103,35 @@ def kernel(
     launch: bool = True,
     aside: bool = False,
 ) -> None:
-    """Show a rung whole: its launch, pseudocode of 10 to 15 lines, the source with numbered callouts, and the
-    changes from the rung `below`, where one is given.
+    """Show a rung whole, as `whole` writes it."""
+    text = whole(
+        rung,
+        pseudocode,
+        callouts,
+        helpers=helpers,
+        below=below,
+        built=built,
+        folded=folded,
+        launch=launch,
+        aside=aside,
+    )
+    display(Markdown(text))
+
+
+def whole(
+    rung: Rung,
+    pseudocode: str = "",
+    callouts: Mapping[str, str] | None = None,
+    *,
+    helpers: Sequence[str] = (),
+    below: Rung | None = None,
+    built: Mapping[str, int] | None = None,
+    folded: bool = False,
+    launch: bool = True,
+    aside: bool = False,
+) -> str:
+    """A rung whole, as Markdown: its launch, pseudocode of 10 to 15 lines, the source with numbered callouts,
+    and the changes from the rung `below`, where one is given.
 
     `callouts` maps a piece of the source, found on one line, or first there, to what that line
     does, in Markdown; they are numbered by their lines. `helpers` are functions of kernels/common that carry
@@ -144,7 +171,7 @@ def kernel(
     if folded:
         parts.append("</details>")
     parts.append("</div>")
-    display(Markdown("\n\n".join(parts)))
+    return "\n\n".join(parts)
 
 
 def helper(rung: Rung, name: str, built: Mapping[str, int] | None = None) -> str:

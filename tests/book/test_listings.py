@@ -1,0 +1,71 @@
+"""rooflab.book.listings: the kernels that the site shows whole where a page links their sources."""
+
+from pathlib import Path
+
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+from rooflab import ops, paths
+from rooflab.book import listings, normal
+from rooflab.errors import UsageError
+
+LINKED = {
+    path.stem: [rung.key for _, rung in listings.linked(normal.read(path).cells)]
+    for path in sorted(paths.NOTEBOOKS.glob("*.ipynb"))
+}
+KEYS = sorted({key for keys in LINKED.values() for key in keys})
+MMQ = "[source](../kernels/mmq/{}.cu)"
+
+
+def rung(key: str) -> ops.Rung:
+    operator, name = key.split("/")
+    return ops.rung_of(ops.module_of(operator).LADDERS[operator], name, name)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_rung_that_a_page_links_is_listed_with_pseudocode_and_notes(key: str) -> None:
+    entry = listings.notes_of(rung(key).operator).get(rung(key).name)
+    assert entry is not None, f"kernels/{key.split('/')[0]}/notes.yaml has nothing on {key}"
+    assert 3 <= len(entry["pseudocode"].strip().splitlines()) <= 18
+    assert len(entry["notes"]) >= 2
+    text = listings.listing(rung(key))
+    assert text.count("```cuda") == 1 and "```text" in text and "// ①" in text
+    for line in entry["pseudocode"].splitlines():
+        assert line.rstrip() in text and len(line) <= 110
+
+
+def test_every_entry_is_of_a_rung_that_a_page_links() -> None:
+    files = paths.KERNELS.glob("*/notes.yaml")
+    held = {f"{file.parent.name}/{name}" for file in files for name in listings.notes_of(file.parent.name)}
+    assert held == set(KEYS)
+
+
+def test_a_listing_stands_once_at_the_end_of_the_section_that_links_it() -> None:
+    shown = '<div class="rooflab-kernel">\n\n**`mmq/4_cp_async`**: x.'
+    cells = [
+        new_markdown_cell(f"## One\n\n{MMQ.format('2_prefetch')} and {MMQ.format('4_cp_async')}"),
+        new_code_cell("x", outputs=[new_output("display_data", {"text/markdown": "no heading"})]),
+        new_markdown_cell(f"```\n# a comment\n```\n{MMQ.format('3_wide')}"),
+        new_markdown_cell("## Two"),
+        new_code_cell("y", outputs=[new_output("display_data", {"text/markdown": shown})]),
+        new_markdown_cell(MMQ.format("2_prefetch")),
+    ]
+    assert [(place, each.key) for place, each in listings.linked(cells)] == [
+        (3, "mmq/2_prefetch"),
+        (3, "mmq/3_wide"),
+    ]
+    made = listings.inserted(cells)
+    assert [cell for cell in made if cell in cells] == cells
+    first, second = ("".join(cell.outputs[0].data["text/markdown"]) for cell in made[3:5])
+    assert "**`mmq/2_prefetch`**" in first and "Changes from 1_tile" in first
+    assert "**`mmq/3_wide`**" in second and "Changes from 2_prefetch" in second
+    assert all("remove-input" in cell.metadata["tags"] for cell in made[3:5])
+
+
+def test_an_entry_with_another_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mmq").mkdir()
+    (tmp_path / "mmq" / "notes.yaml").write_text("2_prefetch: {pseudocode: x, note: {a: b}}\n")
+    monkeypatch.setattr(paths, "KERNELS", tmp_path)
+    listings.notes_of.cache_clear()
+    with pytest.raises(UsageError, match="2_prefetch has note, pseudocode; it takes"):
+        listings.notes_of("mmq")
+    listings.notes_of.cache_clear()

@@ -221,7 +221,9 @@ def cost_of_a_division(seen: Rows, pairs: Rows) -> str:
     """What the division and the scale in two bytes cost, of the rungs that dequantise."""
     before_shift, after_shift = pairs.loc[0, ["Before (µs)", "After (µs)"]]
     a, b, c = (seen.set_index("impl")["each"][name] for name in seen["impl"])
-    text = "In the kernel that turns Q8_0 into FP16, loading the scale as two bytes costs "
+    text = "In the kernel that turns Q8_0 into FP16 ([bytes](../kernels/dequantise/1_bytes.cu), "
+    text += "[word](../kernels/dequantise/2_word.cu), [shift](../kernels/dequantise/3_shift.cu)), "
+    text += "loading the scale as two bytes costs "
     text += (
         f"{a - b:.1f} instructions an element, the division {b - c:.1f}, since the compiler does not know "
     )

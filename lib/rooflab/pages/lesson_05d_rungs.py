@@ -13,6 +13,7 @@ from rooflab.pages import Rows
 from rooflab.pages.lesson_05d_slots import counted_clock, peak_clock
 from rooflab.studies import mmq as study
 from rooflab.view import diagram, display
+from rooflab.words import listed
 
 _REFERENCE = "h200"  # whose data sheet is taken for a device that is no Hopper
 
@@ -76,6 +77,41 @@ def clock_lowered(here: Lab, counted: Rows) -> None:
             f"Rung 9's tensor cores are busy in {row['tensor_pct']:.0f}% of the counted cycles, but there "
             f"are {ghz:.2f} of these a nanosecond, where the datasheet's peak counts {sheet:.2f}. Most "
             "likely the power limit lowers the clock ([lesson 00b](00b_clocks.ipynb))."
+        )
+
+
+def turns_counted(here: Lab, cases: list[Any], counted: Rows) -> None:
+    """Say why rung 6's tensor cores wait while its warps scale, by arithmetic and as counted, where scaling a
+    product's sums takes longer than the product.
+    """
+    name, seen = "6_wgmma", counted.set_index("impl")
+    case = next((case for case in cases if case.impl == name), None)
+    if not here.spec or case is None:
+        return
+    times = (study.operations_of(name) or 0) / study.room(here.spec)
+    used, inst, busy = seen.loc[name, ["issue_active", "inst_executed", "tensor_pct"]]
+    if times > LEVEL and inst > 0:
+        display.say(
+            f"Why do warps still scale while the tensor cores wait? Scaling sums takes {times:.1f} times as "
+            f"long as making them: with every issue slot spent on it, the tensor cores would be busy "
+            f"{1 / times:.0%} of the time. Counted: {busy:.0f}%, with {used:.0%} of the slots used, "
+            f"{used * (study.scaling(case) or 0) / inst:.0%} for scaling."
+        )
+
+
+def a_weight(cases: list[Any], counted: Rows) -> None:
+    """Say how many instructions rungs 7 and 9 execute for each weight that their tiles unpack."""
+    seen, found = counted.set_index("impl"), list[str]()
+    for case in (case for case in cases if case.impl in ("7_fp16_wgmma", "9_tile_order")):
+        n, k, _ = case.matrix
+        unpacked = n * k * study.reads(case)[0]
+        each = 32 * float(seen.loc[case.impl, "inst_executed"]) / unpacked
+        if each > 0:
+            found.append(f"{each:.1f} in rung {case.impl[0]}")
+    if found:
+        display.say(
+            f"Counted, in instructions for each weight that a tile unpacks: {listed(found)}, with those that "
+            "wait, copy and store."
         )
 
 

@@ -6,8 +6,8 @@
 // Bytes    34/32 n k and 34/32 batch k read + 2 batch n written.
 // Launch   five warpgroups a block: one copies, four multiply and scale 64 tokens by 64 rows each; (ceil(batch / 128),
 //          ceil(n / 128)) blocks. With NARROW the last batch % 128 tokens, which are 1 to 64, go to blocks of 64 rows, whose
-//          four warpgroups divide k: first (batch / 128) ceil(n / 128) blocks of the other kind, in one row, then
-//          ceil(n / 64) of these, a quarter as long, to fill what the last wave leaves. Every wide block pays for the longer
+//          four warpgroups divide k: first (batch / 128) ceil(n / 128) blocks of the other kind, in one row, then,
+//          a quarter as long, ceil(n / 64) of these, to fill what the last wave leaves. Every wide block pays for the longer
 //          code, so it is a choice. Quants and xq come as maps of boxes of 128 rows, with NARROW of 64. Dynamic shared
 //          memory: STAGES wide tiles of 37376 bytes, which are 2 STAGES narrow ones.
 // Macros   STAGES = 5: tiles in the ring of shared memory;

@@ -28,7 +28,7 @@ def test_a_rung_that_a_page_links_is_listed_with_pseudocode_and_notes(key: str) 
     assert 3 <= len(entry["pseudocode"].strip().splitlines()) <= 18
     assert len(entry["notes"]) >= 2
     text = listings.listing(rung(key))
-    assert text.count("```cuda") == 1 and "```text" in text and "// ①" in text
+    assert text.count("```cuda") == 1 and "```text" in text and "①" in text
     for line in entry["pseudocode"].splitlines():
         assert line.rstrip() in text and len(line) <= 110
 

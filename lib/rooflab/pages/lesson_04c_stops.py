@@ -112,34 +112,21 @@ def _ends(gains: Rows) -> dict[Any, tuple[int, int | None]]:
     return found
 
 
-_STEPS = """\
-[Rung 12](../kernels/int4/12_token_tiles.cu) has one block for each tile. [Rung \
-13](../kernels/int4/13_stream_k.cu) has one for each SM, which takes tile after tile. Tiles that would be \
-left for a last turn are divided along k (**stream-K**) and done *first*, so that the sums that one block \
-leaves to another are there early.
-
-```text
-rung 13, one block for each SM:
-
-a thread of the third warpgroup: start copies   # TMA, as slots get empty
-the other two, for each of my pieces:           # first parts of divided tiles, then whole tiles
-    for each group of 128 along k:
-        wait until full[slot]
-        a = scale * int4_tile_to_halves(words)  # unpacked once for all tokens of the tile
-        sums += a * x[slot]                     # wgmma
-    if it is a whole tile: store it             # all that rung 12 has
-    else: leave the sums in L2                  # the block with the tile's last step adds up
-```"""
+_FIRST = (
+    "In rung 13 the divided tiles come *first*, so that the sums that one block leaves to another are there "
+    "early:"
+)
 
 
 def more_tokens(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> None:
     """Name what does more tokens than a block of rung 11 holds; how rungs 12 and 13 do it, folded."""
     display.say(
         f"Beyond {batches[-1]} tokens, on Hopper GPUs, y, the result, is cut into *tiles*, some rows by some "
-        "tokens. **Rung 12** runs a block for each tile. **Rung 13** runs one block for each SM, which takes "
-        "tile after tile, and divides along k the tiles that would leave SMs idle at the end (*stream-K*)."
+        "tokens. **Rung 12** ([source](../kernels/int4/12_token_tiles.cu)) runs a block for each tile. "
+        "**Rung 13** ([source](../kernels/int4/13_stream_k.cu)) runs one block for each SM, which takes tile "
+        "after tile, and divides along k the tiles that would leave SMs idle at the end (*stream-K*)."
     )
-    parts = [_sums_in_registers(here, drawn, batches, rungs), _STEPS, diagram.tiles_in_turns().html()]
+    parts = [_sums_in_registers(here, drawn, batches, rungs), _FIRST, diagram.tiles_in_turns().html()]
     display.fold_parts(f"How rungs 12 and 13 do more than {batches[-1]} tokens", parts)
 
 

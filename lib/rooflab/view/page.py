@@ -136,9 +136,9 @@ def whole(
     `callouts` maps a piece of the source, found on one line, or first there, to what that line
     does, in Markdown; they are numbered by their lines. `helpers` are functions of kernels/common that carry
     the idea, shown before the kernel: a name, or the beginning of a signature where a name is overloaded
-    ("load_streaming(const uint4*"), after its header's name where several have it ("attend_tensor.cuh/attend").
-    `built` leaves only what these macros do of rung and helpers, as
-    display.as_built says. `folded` puts the source and the changes behind a line to click, for every kernel
+    ("load_streaming(const uint4*"), behind its header's name where several have it ("ring_tma.cuh/fetch").
+    `built` leaves only what these macros do of rung and helpers, as display.as_built says.
+    `folded` puts the source and the changes behind a line to click, for every kernel
     of a page but its main ones; pseudocode stays in sight, and so do callouts, each under the line that it
     explains, but on the site, where a script sets them beside the code. `launch` False puts the launch and
     its constants behind that line as well, for a kernel whose page explains none of them. Raises UsageError

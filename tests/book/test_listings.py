@@ -28,7 +28,7 @@ def test_a_rung_that_a_page_links_is_listed_with_pseudocode_and_notes(key: str) 
     assert 3 <= len(entry["pseudocode"].strip().splitlines()) <= 18
     assert len(entry["notes"]) >= 2
     text = listings.listing(rung(key))
-    assert text.count("```cuda") == 1 and "```text" in text and "// ①" in text
+    assert text.count("```cuda") == 1 and "```text" in text and "①" in text
     for line in entry["pseudocode"].splitlines():
         assert line.rstrip() in text and len(line) <= 110
 
@@ -59,6 +59,13 @@ def test_a_listing_stands_once_at_the_end_of_the_section_that_links_it() -> None
     assert "**`mmq/2_prefetch`**" in first and "Changes from 1_tile" in first
     assert "**`mmq/3_wide`**" in second and "Changes from 2_prefetch" in second
     assert all("remove-input" in cell.metadata["tags"] for cell in made[3:5])
+
+
+def test_a_listing_takes_a_helper_from_the_header_that_its_name_says_and_fixes_macros() -> None:
+    text = listings.listing(rung("decode_step/8_tensor_attention"))
+    assert "// from common/decoder/attend_tensor.cuh" in text and "attend_lanes.cuh" not in text
+    assert "*Built with* `TENSOR_ATTENTION` = 1." in text and "#if " not in text
+    assert "Changes from" not in text, "its source differs from the rung before by a macro alone"
 
 
 def test_an_entry_with_another_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

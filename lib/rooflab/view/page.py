@@ -137,12 +137,12 @@ def whole(
     does, in Markdown; they are numbered by their lines. `helpers` are functions of kernels/common that carry
     the idea, shown before the kernel: a name, or the beginning of a signature where a name is overloaded
     ("load_streaming(const uint4*"), behind its header's name where several have it ("ring_tma.cuh/fetch").
-    `built` leaves only what these macros do of rung and helpers, as display.as_built says.
-    `folded` puts the source and the changes behind a line to click, for every kernel
-    of a page but its main ones; pseudocode stays in sight, and so do callouts, each under the line that it
-    explains, but on the site, where a script sets them beside the code. `launch` False puts the launch and
-    its constants behind that line as well, for a kernel whose page explains none of them. Raises UsageError
-    where a callout or a helper is not found. `aside`, of a folded kernel, puts its pseudocode there, too.
+    `built` leaves only what these macros do of rung and helpers, as display.as_built says. `folded` puts
+    the source and the changes behind a line to click, for every kernel of a page but its main ones;
+    pseudocode stays in sight, and so do callouts, each under the line that it explains, but on the site,
+    where a script sets them beside the code. `launch` False puts the launch and its constants behind that
+    line as well, for a kernel whose page explains none of them. `aside`, of a folded kernel, puts its
+    pseudocode there, too. Raises UsageError where a callout or a helper is not found.
     """
     text = body_of(rung, built).strip("\n")
     inlined = [helper(rung, each, built) for each in helpers]

@@ -107,7 +107,7 @@ def rings(shape: Shape, format: str, texts: tuple[str, ...] | None = None) -> Dr
     canvas.text(
         0,
         y + 19,
-        "In the block's row: multiplied; orange: what is beside. Grey at the end: phase 3's. Not measured.",
+        "In the block's row blue is multiplying, orange what is beside it. Grey: phase 3's. Not measured.",
         svg.SMALL,
     )
     return single("A warp's ring from one phase to the next", f"An example. {'. '.join(said)}.", canvas)

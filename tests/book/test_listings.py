@@ -61,6 +61,13 @@ def test_a_listing_stands_once_at_the_end_of_the_section_that_links_it() -> None
     assert all("remove-input" in cell.metadata["tags"] for cell in made[3:5])
 
 
+def test_a_listing_takes_a_helper_from_the_header_that_its_name_says_and_fixes_macros() -> None:
+    text = listings.listing(rung("decode_step/8_tensor_attention"))
+    assert "// from common/decoder/attend_tensor.cuh" in text and "attend_lanes.cuh" not in text
+    assert "*Built with* `TENSOR_ATTENTION` = 1." in text and "#if " not in text
+    assert "Changes from" not in text, "its source differs from the rung before by a macro alone"
+
+
 def test_an_entry_with_another_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mmq").mkdir()
     (tmp_path / "mmq" / "notes.yaml").write_text("2_prefetch: {pseudocode: x, note: {a: b}}\n")

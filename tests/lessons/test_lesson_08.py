@@ -348,6 +348,25 @@ def test_what_is_left_follows_the_rows(h200, rows, monkeypatch):
         diagram.beside_bytes(rows.iloc[:0])
 
 
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (1.0, r"equal output heads, in FP16, .* it makes 1\.\d\d times .*, for the same reason\.$"),
+        (0.8, r"save \d+ µs at the read roof and no time: beside them a phase costs"),
+        (1.2, r"fewer bytes\.\*\*$"),
+    ],
+)
+def test_equal_heads_say_where_the_fewer_bytes_go(h200, rows, monkeypatch, factor, said):
+    texts = []
+    monkeypatch.setattr(lesson_08_phases.display, "say", texts.append)
+    monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: None)
+    here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT)]
+    other = (here.format == "q8_0") & (here["head"] == "fp16")
+    changed = here.assign(median_us=here.median_us * (1 + (factor - 1) * other))
+    lesson_08_phases.what_is_left(changed, lesson_08_ladder.climbed(rows), h200.roof["dram_read"], "G")
+    assert re.search(said, texts[1]), texts[1]
+
+
 def test_the_clock_says_where_a_loss_is_or_that_it_does_not_show_it(h200, rows, monkeypatch):
     """4_tma loses in INT4 by its products; in FP16 its layer is not slower: clock and ladder disagree."""
     clocks, climbs = lesson_08_clock.taken(h200), lesson_08_ladder.climbed(rows)

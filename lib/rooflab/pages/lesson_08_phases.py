@@ -17,6 +17,7 @@ from rooflab.view import diagram, display, models
 from rooflab.words import listed
 
 _FIRST = "3_persistent"  # the rung that the fastest is compared with
+_FILLED = "copies of the next weights fill the waits, and small weights fill less of them"
 _EVEN = 1.1  # largest cost of a phase over the smallest: hardly depends on the format
 
 
@@ -50,7 +51,10 @@ def what_is_left(here: Rows, climbs: dict[str, Any], roof: Any, gpu: str) -> Non
         f"takes beside its bytes at the read roof, {roof.value:,.0f} GB/s."
     )
     diagram.beside_bytes(chosen).show()
-    display.say(" ".join(filter(None, (_by_format(chosen, best), _level(climbs)))))
+    by_format, equal = _by_format(chosen, best), _equal_heads(here, climbs, roof.value)
+    if equal:
+        equal += ", for the same reason." if _FILLED in by_format else "."
+    display.say(" ".join(filter(None, (by_format, _level(climbs), equal))))
 
 
 def _by_format(chosen: Rows, best: str) -> str:
@@ -65,7 +69,7 @@ def _by_format(chosen: Rows, best: str) -> str:
     if best != _FIRST and len(costs) > 1 and all(a < b for a, b in pairwise(costs)):
         text += (
             f"In `{best}`, on this model with the usual heads, it costs the more the fewer bytes a token "
-            "has: copies of the next weights fill the waits, and small weights fill less of them."
+            f"has: {_FILLED}."
         )
     return text.strip()
 
@@ -79,6 +83,33 @@ def _level(climbs: dict[str, Any]) -> str:
     return (
         f"**{small} is level with {large}, {a.median_us:,.0f} and {b.median_us:,.0f} µs a token, though "
         f"it reads {1 - a.bytes / b.bytes:.0%} fewer bytes.**"
+    )
+
+
+def _equal_heads(here: Rows, climbs: dict[str, Any], roof: float) -> str:
+    """How two level formats compare where the larger one has the smaller one's output head, too, and where
+    the time goes that the fewer bytes save; without a full stop.
+    """
+    if (pair := level_formats(climbs)) is None:
+        return ""
+    small, large = (row.format for row in pair)
+    head = decode.FORMATS[small]
+    rungs = beside_bytes(here[here.impl.isin(decode.RUNGS)].dropna(subset="median_us"), roof)
+    tops = rungs[rungs["head"] == head].sort_values("median_us").drop_duplicates("format").set_index("format")
+    if not {small, large} <= {*tops.index}:
+        return ""
+    a, b = tops.loc[small], tops.loc[large]
+    saved, gained = b.bytes_us - a.bytes_us, b.median_us - a.median_us
+    if saved <= 0 or gained >= saved:
+        return ""
+    text = f"With equal output heads, in {ablation.FORMATS[head]}, {ablation.FORMATS[small]}'s fewer bytes "
+    text += f"save {saved:,.0f} µs at the read roof"
+    if gained <= 0:
+        return f"{text} and no time: beside them a phase costs {a.each:.2f} µs in place of {b.each:.2f}"
+    return (
+        f"{text}, of which a token gains {gained:,.0f}: it makes {b.median_us / a.median_us:.2f} times the "
+        f"tokens, not {b.bytes / a.bytes:.2f}. The rest is lost again: beside its bytes a phase costs "
+        f"{a.each:.2f} µs in place of {b.each:.2f}"
     )
 
 

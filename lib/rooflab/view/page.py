@@ -136,12 +136,13 @@ def whole(
     `callouts` maps a piece of the source, found on one line, or first there, to what that line
     does, in Markdown; they are numbered by their lines. `helpers` are functions of kernels/common that carry
     the idea, shown before the kernel: a name, or the beginning of a signature where a name is overloaded
-    ("load_streaming(const uint4*"). `built` leaves only what these macros do of rung and helpers, as
-    display.as_built says. `folded` puts the source and the changes behind a line to click, for every kernel
-    of a page but its main ones; pseudocode stays in sight, and so do callouts, each under the line that it
-    explains, but on the site, where a script sets them beside the code. `launch` False puts the launch and
-    its constants behind that line as well, for a kernel whose page explains none of them. Raises UsageError
-    where a callout or a helper is not found. `aside`, of a folded kernel, puts its pseudocode there, too.
+    ("load_streaming(const uint4*"), behind its header's name where several have it ("ring_tma.cuh/fetch").
+    `built` leaves only what these macros do of rung and helpers, as display.as_built says. `folded` puts
+    the source and the changes behind a line to click, for every kernel of a page but its main ones;
+    pseudocode stays in sight, and so do callouts, each under the line that it explains, but on the site,
+    where a script sets them beside the code. `launch` False puts the launch and its constants behind that
+    line as well, for a kernel whose page explains none of them. `aside`, of a folded kernel, puts its
+    pseudocode there, too. Raises UsageError where a callout or a helper is not found.
     """
     text = body_of(rung, built).strip("\n")
     inlined = [helper(rung, each, built) for each in helpers]
@@ -166,7 +167,7 @@ def whole(
     if notes and not folded:
         parts.append(f'<div class="callouts popout">\n\n{listed}\n\n</div>')
     parts.append("</div>")
-    if below is not None:
+    if below is not None and changes(below, rung, built):  # a macro alone may be what differs
         parts.append(_changed(below, rung, built))
     if folded:
         parts.append("</details>")
@@ -178,11 +179,12 @@ def helper(rung: Rung, name: str, built: Mapping[str, int] | None = None) -> str
     """The source of a function that a rung takes from kernels/common, its comment included, under a line that
     says which file it is from.
     """
+    whose, _, name = name.rpartition("/")
     wanted = re.escape(name) + ("" if "(" in name else r"\(")
     signature = re.compile(rf"^(?:[\w:<>,*& ]+?[ *&])?{wanted}", re.MULTILINE)
     for header, text in nvrtc.headers_of(rung.path.read_text()).items():
         text = as_built(text, built or {})
-        found = signature.search(text)
+        found = signature.search(text) if header.endswith(whose) else None
         if found is None:
             continue
         lines = text.splitlines()

@@ -16,16 +16,16 @@ from rooflab.words import FORMATS
 
 EVERY = 12  # one block of so many is drawn: its neighbours look the same, and the picture is a twelfth
 _LINE = 5.5  # height of a block
-# What a block does, its fill, and its words. What waits for other blocks is pale, as is what lies between
+# What a block does, its fill, and its words. What waits for other blocks is amber, as is what lies between
 # marks: which of the two it is depends on the rung.
 _KINDS = {
-    "x": (PALE, "loads its input"),
+    "x": (AMBER, "loads its input"),
     "starved": (BLUE, "waits for weights"),
     "multiplies": (BLUE, "multiplies"),
-    "attends": (PALE, "attends"),
-    "ends": (AMBER, "adds up and stores"),
+    "attends": (AMBER, "attends"),
+    "ends": (PALE, "adds up and stores"),
 }
-_KEY = {PALE: "waits, loads its input, attends", BLUE: "multiplies, waits for weights", AMBER: "stores"}
+_KEY = {BLUE: "multiplies, waits for weights", AMBER: "waits, loads its input, attends", PALE: "stores"}
 _PHASES = {"qkv": "QKV", "attend": "attend", "out": "output", "gate_up": "gate, up", "down": "down"}
 
 
@@ -123,8 +123,8 @@ def _frame(layers: dict[str, pd.DataFrame], longest: float) -> tuple[Canvas, str
             canvas.text(x, y + 26, words, svg.SMALL - 1)
             free = x + svg.wide(words, svg.SMALL - 1) + 12
         top = y + 30
-        canvas.rect(left, top, took * unit, len(shown) * _LINE, PALE, 0)
-        for fill in (BLUE, AMBER):
+        canvas.rect(left, top, took * unit, len(shown) * _LINE, AMBER, 0)
+        for fill in (BLUE, PALE):
             kinds = [kind for kind, (its, _) in _KINDS.items() if its == fill]
             mine = table[table["kind"].isin(kinds) & table["block"].isin(shown)]
             places = zip(mine["block"].tolist(), mine["start"].tolist(), mine["end"].tolist(), strict=True)

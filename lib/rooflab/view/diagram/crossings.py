@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rooflab.ops import Rung, all_reduce
 from rooflab.studies import links
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, PALE, SKY, Canvas, Drawing, single
+from rooflab.view.diagram.svg import AMBER, GREY, PALE, SKY, WHITE, Canvas, Drawing, single
 from rooflab.words import counted
 
 Leg = tuple[bool, str]  # whether it goes to this GPU, and what it carries
@@ -137,7 +137,7 @@ def handed_on() -> Drawing:
         canvas.text(0, y + 21, name, bold=True)
         for k, trip in enumerate(trips):
             first, middle, last = trip.partition(" until ")
-            x, fill = left + k * wide, AMBER if trip.startswith(("store", "count")) else SKY
+            x, fill = left + k * wide, GREY if trip.startswith(("store", "count")) else WHITE
             canvas.rect(x, y, wide - 8, 34, fill)
             for line, text in enumerate([first + middle.rstrip(), last] if middle else [trip]):
                 at = y + (14 if middle else 21) + 13 * line
@@ -145,8 +145,8 @@ def handed_on() -> Drawing:
         said.append(f"{name}: {', '.join(trips)}, {len(trips)} trips to L2")
         canvas.text(left, y + 48, f"{len(trips)} trips to L2, one after the other")
         y += 62
-    canvas.cell(left, y, 14, 12, "", AMBER)
+    canvas.cell(left, y, 14, 12, "", GREY)
     canvas.text(left + 20, y + 10, "the block that computed it")
-    canvas.cell(left + 210, y, 14, 12, "", SKY)
+    canvas.cell(left + 210, y, 14, 12, "", WHITE)
     canvas.text(left + 230, y + 10, "the block that needs it")
     return single("From one block to another, between two phases", f"{'; '.join(said)}.", canvas)

@@ -247,9 +247,10 @@ def divided(units: int, chunks: int, slabs: int, sms: int) -> Drawing:
         for amount in sorted(set(mine) - {0}):
             size = high * amount / chunks
             at = [(x + i * bar, base - size, n * bar) for each, i, n in runs if each == amount]
-            canvas.strips(at, size, BLUE)
+            canvas.strips(at, size, SKY)
+        canvas.strips([(x, base - high * mine[0] / chunks, bar)], high * mine[0] / chunks, BLUE)
         canvas.line([(x, base), (x + sms * bar, base)], 0.8)
-    canvas.text(0, canvas.height + 18, "Dark in the matrix: the part of the first SM.", svg.SMALL)
+    canvas.text(0, canvas.height + 18, "Dark: the part of the first SM.", svg.SMALL)
     most = [max(each) for each in work]
     says = f"{units} of {sms} SMs have work, {most[0]} chunks each; cut along k, too, all, at most {most[1]}."
     return single("Who has work in the output product", says, canvas)

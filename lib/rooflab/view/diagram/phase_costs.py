@@ -8,7 +8,7 @@ import pandas as pd
 
 from rooflab.errors import UsageError
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, BLUE, INK, SKY, Canvas, Drawing, single
+from rooflab.view.diagram.svg import AMBER, BLUE, INK, Canvas, Drawing, single
 
 _LEFT, _ROW, _LEAST = 190.0, 18.0, 1.0  # where bars begin, the height of one, and how wide one at least is
 
@@ -30,7 +30,7 @@ def phase_costs(rows: pd.DataFrame, fixed: float) -> Drawing:
             words = f"{row['weights_as']}, {row['mb_phase']:.0f} MB a phase"
             canvas.text(_LEFT - 8, y + 12, words, svg.SMALL, "end")
             across = max(row["each"] * unit, _LEAST)
-            canvas.rect(_LEFT, y + 2, across, _ROW - 4, SKY)
+            canvas.rect(_LEFT, y + 2, across, _ROW - 4, AMBER)
             cost = f"{row['each']:.2f} µs" if row["each"] > 0 else "none: less than its bytes"
             canvas.text(
                 _LEFT + 6,

@@ -13,7 +13,7 @@ from rooflab.ops import decoder, decoder_plan, rung_of
 from rooflab.ops.decoder_operands import Shape
 from rooflab.studies import decode
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, BLUE, NONE, PALE, Canvas, Drawing, single
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, SKY, Canvas, Drawing, single
 
 RUNGS = decode.RUNGS[1:3]
 # An example's clock: how long the first of some copies is on its way, and what each adds; how long a chunk is
@@ -25,7 +25,7 @@ _ROW, _SLOT = 18.0, 10.0  # heights
 _IN_PLACE = {
     BLUE: "weights of phase 1",
     PALE: "on their way",
-    AMBER: "of phase 2",
+    SKY: "of phase 2",
 }  # bars of a ring, labelled
 _WORDS = {
     "after": "the next block starts when all blocks have ended, with an empty ring",
@@ -107,7 +107,7 @@ def rings(shape: Shape, format: str, texts: tuple[str, ...] | None = None) -> Dr
     canvas.text(
         0,
         y + 19,
-        "Orange: phase 2's; in the block's row, multiplied. Blue at the end: phase 3's. Not measured.",
+        "In the block's row blue is multiplying, orange what is beside it. Grey: phase 3's. Not measured.",
         svg.SMALL,
     )
     return single("A warp's ring from one phase to the next", f"An example. {'. '.join(said)}.", canvas)
@@ -126,28 +126,30 @@ def _lane(canvas: Canvas, run: Between, left: float, y: float, unit: float) -> N
     canvas.text(0, y + 13, "block", svg.SMALL)
     canvas.text(0, y + _ROW + 20, "ring", svg.SMALL)
     cell(0.0, run.used[-1], "multiplies", BLUE)
-    cell(run.used[-1], run.own, "adds up", PALE)
+    cell(run.used[-1], run.own, "adds up", AMBER)
     input_from = run.ready - _INPUT
     began = input_from if run.how == "on" else run.start
-    cell(run.own, began, "waits", NONE)
+    cell(run.own, began, "waits", AMBER)
     if run.how != "on":
-        cell(began, run.ordered[0], "starts", PALE)
-        cell(run.ordered[0], input_from, "waits", NONE)
-    cell(input_from, run.ready, "input", PALE)
-    cell(run.ready, run.done[-1], "", NONE)
-    canvas.bars([_at(across(end - _MULTIPLY, end), y) for end in run.done], _ROW, AMBER)
+        cell(began, run.ordered[0], "starts", AMBER)
+        cell(run.ordered[0], input_from, "waits", AMBER)
+    cell(input_from, run.ready, "input", AMBER)
+    cell(run.ready, run.done[-1], "", AMBER)
+    canvas.bars([_at(across(end - _MULTIPLY, end), y) for end in run.done], _ROW, SKY)
     top = y + _ROW + 2
-    marks: dict[str, list[tuple[float, float, float]]] = {BLUE: [], PALE: [], AMBER: []}
+    marks: dict[str, list[tuple[float, float, float]]] = {BLUE: [], PALE: [], SKY: [], GREY: []}
     for k, used in enumerate(run.used):
-        spans = ((BLUE, 0.0, used), (PALE, run.ordered[k], run.here[k]), (AMBER, run.here[k], run.done[k]))
+        spans = ((BLUE, 0.0, used), (PALE, run.ordered[k], run.here[k]), (SKY, run.here[k], run.done[k]))
         for fill, start, end in spans:
             marks[fill].append(_at(across(start, end), top + k * _SLOT))
     for k, (ordered, here) in enumerate(run.later):
         end = run.done[-1]
         marks[PALE].append(_at(across(ordered, min(here, end)), top + k * _SLOT))
-        marks[BLUE].append(_at(across(min(here, end), end), top + k * _SLOT))
+        marks[GREY].append(_at(across(min(here, end), end), top + k * _SLOT))
     for fill, lines in marks.items():
         canvas.bars(lines, _SLOT - 0.8, fill)
+        if fill not in _IN_PLACE:
+            continue
         x, at, wide = max(lines[: len(run.used)], key=lambda bar: bar[2])
         if svg.wide(_IN_PLACE[fill], 9) < wide:
             canvas.text(x + wide / 2, at + 7.8, _IN_PLACE[fill], 9, "middle", svg.on(fill))

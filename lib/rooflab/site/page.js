@@ -116,6 +116,7 @@
         const at = node.data.search(MARK);
         if (at < 0) continue;
         const mark = document.createElement("span"), rest = node.splitText(at);
+        node.data = node.data.replace(/ $/, "\u00a0"); // a mark does not wrap without its "//"
         mark.className = "mark";
         mark.textContent = rest.data[0];
         rest.data = rest.data.slice(1);

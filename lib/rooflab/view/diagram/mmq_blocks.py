@@ -123,6 +123,9 @@ def warpgroups_take_turns(chip: Device, text: str | None = None) -> Drawing:
         y += 25
     scales = sum(bar.end - bar.start for bar in bars if bar.what == "scale") / end
     words = f"{chip.name}, by arithmetic: issue slots busy {scales:.0%} of the time"
+    begin = min(bar.start for bar in bars if bar.what == "scale")
+    if begin > 0 and abs((1 - scales) * end - begin) < 1e-6 * end:
+        words += ", always after the first product"
     canvas.text(left, y + 10, words, svg.SMALL, bold=True)
     canvas.text(
         0,

@@ -10,6 +10,7 @@ from pages_read import said
 from rooflab import claims, ops, simt
 from rooflab.analysis import q8_0 as analysis
 from rooflab.errors import LaunchError
+from rooflab.hardware import device
 from rooflab.numerics import gguf, quant, reference
 from rooflab.ops import mmq as mmq_ops
 from rooflab.ops import q8_0 as q8_ops
@@ -368,6 +369,13 @@ def test_shares_of_counted_cycles_are_told_from_shares_of_the_datasheet(h200):
     assert "2.00 a nanosecond" not in lesson_05d_slots._clock_counted(row, h200, "x")
     assert "1.00 a nanosecond" in lesson_05d_slots._clock_counted(row.replace(1e6, 2e6), h200, "x")
     assert "counters see only cycles of SMs with work" in said("05d_mmq")
+
+
+def test_two_instructions_by_mma_are_said_with_what_they_change():
+    h200 = device.get("h200")
+    assert lesson_05d_slots.by_mma(h200, 3) == " (2 by `mma`, which changes no verdict here)"
+    assert lesson_05d_slots.by_mma(device.get("t4"), 3).endswith("changes a verdict here)"), "2.0 fit on a T4"
+    assert lesson_05d_slots.by_mma(h200, 2) == ""
 
 
 def test_rung_8_divides_what_is_left_over_before_whole_tiles():

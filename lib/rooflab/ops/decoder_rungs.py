@@ -39,7 +39,7 @@ STEP: tuple[Rung, ...] = (
         "decode_step",
         "4_tma",
         "decode_step_tma",
-        "copies weights by TMA, so that no warp issues copies",
+        "copies weights by TMA: one lane starts the copy of a whole chunk",
         defines=_MACROS,
         archs=("90a",),
         dynamic_shared=59328,

@@ -84,7 +84,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "mmq",
             "6_wgmma",
             "mmq_wgmma",
-            "Hopper's int8 products, scaled while the next one runs",
+            "Hopper's int8 products; one warpgroup scales its sums while others' products run",
             defines={"STAGES": 5, "NARROW": 0},
             archs=_HOPPER,
             dynamic_shared=5 * 37376,

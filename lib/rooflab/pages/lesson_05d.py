@@ -27,7 +27,7 @@ from rooflab.pages.lesson_05d_rungs import price as price
 from rooflab.pages.lesson_05d_rungs import turns_counted as turns_counted
 from rooflab.pages.lesson_05d_rungs import turns_drawn as turns_drawn
 from rooflab.pages.lesson_05d_rungs import who_holds_what as who_holds_what
-from rooflab.pages.lesson_05d_slots import SCALING, SLOTS, room_on
+from rooflab.pages.lesson_05d_slots import SCALING, SLOTS, by_mma, room_on
 from rooflab.pages.lesson_05d_slots import counters as counters
 from rooflab.pages.lesson_05d_slots import slots_by_gpu as slots_by_gpu
 from rooflab.pages.lesson_05d_slots import slots_explained as slots_explained
@@ -56,7 +56,8 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     int8 = known.get("int8_tensor", float("nan"))
     best = exact.iloc[0]
     each = study.operations_of(best["impl"]) or SCALING
-    answer = f"Each int8 sum costs {each} ordinary instructions. {room_on(here.spec, each)} Measured here is "
+    answer = f"Each int8 sum costs {each} ordinary instructions{by_mma(here.spec, each)}. "
+    answer += f"{room_on(here.spec, each)} Measured here is "
     answer += f"the {gpu} alone: exact int8 (exact for activations that were quantised before) "
     answer += f"reaches {best['tflop_s']:,.0f} TOP/s"
     if len(halves):
@@ -161,7 +162,8 @@ def ladder_times(rows: Rows, gpu: str) -> None:
     caption = (
         "By datasheet: the longest of bytes over bandwidth, operations over the tensor cores' peak, and "
     )
-    caption += "issue slots"
+    caption += "issue slots. Registers a thread as compiled; from rung 6 on warpgroups then divide them anew "
+    caption += "(`setmaxnreg`)"
     forms |= {"gain": "{:.2f}"}
     display.fold(f"Every rung and peer on the {gpu}", [(rows, names, forms, caption)])
 
@@ -202,6 +204,7 @@ def states_compared(here: Lab, gpu: str) -> None:
     if len(others):
         text += f" It multiplies weights of another format, {_OTHERS[others['burst_peer'].iloc[0]]}: "
         text += "a model would have to be quantised again for it."
+    text += " These times were taken at other moments than the ladder's, so a ratio may differ a little."
     display.fold_parts(
         "Beside the fastest library product, in a burst and sustained",
         [text, (both, states.DUEL, states.DUEL_FORMATS, title)],

@@ -13,6 +13,7 @@ from rooflab.ops import stream_k
 from rooflab.pages import Rows
 from rooflab.studies import mmq as study
 from rooflab.view import diagram, display
+from rooflab.words import counted
 
 _LEFT_OVER = (
     "Rung 7 gives each SM one tile after another. In the last turn there may be fewer tiles than SMs, and "
@@ -43,6 +44,7 @@ while there is work:
 def rung_8(here: Lab, rows: Rows, gpu: str, tokens: int, n: int, k: int) -> None:
     """Say, folded, what dividing a tile's k is worth on this product, how it is done and where it pays."""
     by, said = rows.set_index("impl")["tflop_s"].dropna(), _LEFT_OVER
+    _turns(here, rows)
     if {"7_fp16_wgmma", "8_stream_k"} <= set(by.index):
         before, after = float(by["7_fp16_wgmma"]), float(by["8_stream_k"])
         level = max(before, after) / min(before, after) < LEVEL
@@ -50,6 +52,20 @@ def rung_8(here: Lab, rows: Rows, gpu: str, tokens: int, n: int, k: int) -> None
         said += f" At {n:,} × {k:,} by {tokens:,} tokens {what}: {after:,.0f} TFLOP/s, rung 7 {before:,.0f}"
         said += f" (within {LEVEL - 1:.0%} is level)." if level else "."
     _divided_along_k(here, gpu, said)
+
+
+def _turns(here: Lab, rows: Rows) -> None:
+    """Say how many turns of the SMs rung 7's tiles are on this product, and how full these are."""
+    mine = rows[rows["impl"] == "7_fp16_wgmma"]
+    if mine.empty:
+        return
+    weights, activations, _ = study.reads(study.Mmq().case(mine["case"].iloc[0]))
+    tiles, sms = weights * activations, int(here.run["sms"])
+    turns = -(-tiles // sms)
+    full = tiles / turns / sms
+    text = f"Here rung 7 has {tiles:,} tiles for {sms} SMs: {counted(turns, 'turn', 'turns')} of the SMs, in "
+    text += f"which {full:.0%} of them have work."
+    display.say(text + " So there is little to win." * (full > 0.95))
 
 
 def tile_order(here: Lab) -> None:

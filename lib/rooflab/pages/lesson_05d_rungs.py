@@ -51,6 +51,12 @@ def climb(rows: Rows, counted: Rows) -> None:
     display.table(
         found, names, forms, "The ladder: instructions of warps and slots as Nsight Compute counted them"
     )
+    by = found.set_index("impl")["instructions"]
+    if {"1_tile", "2_prefetch"} <= set(by.index) and by["2_prefetch"] * LEVEL < by["1_tile"]:
+        display.say(
+            f"Rung 2 executes fewer instructions than rung 1, too: {by['2_prefetch']:,.0f} million in place "
+            f"of {by['1_tile']:,.0f}."
+        )
 
 
 def _rung(name: str) -> Rung:
@@ -92,7 +98,7 @@ def turns_counted(here: Lab, cases: list[Any], counted: Rows) -> None:
     used, inst, busy = seen.loc[name, ["issue_active", "inst_executed", "tensor_pct"]]
     if times > LEVEL and inst > 0:
         display.say(
-            f"Why do warps still scale while the tensor cores wait? Scaling sums takes {times:.1f} times as "
+            f"Why do the tensor cores wait, though warps take turns? Scaling sums takes {times:.1f} times as "
             f"long as making them: with every issue slot spent on it, the tensor cores would be busy "
             f"{1 / times:.0%} of the time. Counted: {busy:.0f}%, with {used:.0%} of the slots used, "
             f"{used * (study.scaling(case) or 0) / inst:.0%} for scaling."
@@ -110,8 +116,8 @@ def a_weight(cases: list[Any], counted: Rows) -> None:
             found.append(f"{each:.1f} in rung {case.impl[0]}")
     if found:
         display.say(
-            f"Counted, in instructions for each weight that a tile unpacks: {listed(found)}, with those that "
-            "wait, copy and store."
+            "Unpacking a weight takes 2.5 instructions in rung 7 and 1.5 in rung 9, five and three for two. "
+            f"Counted, with those that wait, copy and store: {listed(found)}."
         )
 
 
@@ -183,7 +189,7 @@ def byte_as_half() -> None:
         "1024 + 128 off again."
     )
     parts = [text, diagram.byte_to_half().html()]
-    display.fold_parts("Two instructions a weight: a quant becomes FP16 without a conversion", parts)
+    display.fold_parts("How a quant becomes FP16 without a conversion", parts)
 
 
 def turns_drawn(here: Lab) -> Any:

@@ -34,15 +34,27 @@ def room_on(spec: Device | None, each: int) -> str:
     """Whether int8 pays by datasheet, in sentences: of a chip with fast tensor cores, of one with slow ones
     and of this one.
     """
-    chips = [device.get("h200"), device.get("rtx-4090")]
-    if spec and spec.name not in [chip.name for chip in chips]:
-        chips.append(spec)
+    chips = _compared(spec)
     verdicts = {"yes": "int8 pays in full", "in part": "int8 pays in part", "no": "FP16 is faster"}
     said = [
         f"the {chip.name} has time for {study.room(chip):.1f}: {verdicts[_pays(chip, each)]}"
         for chip in chips
     ]
     return f"While the tensor cores make one, by datasheet, {'; '.join(said)}."
+
+
+def by_mma(spec: Device | None, each: int) -> str:
+    """That mma does with two instructions a sum, where `each` is more, and whether that changes a verdict."""
+    if each <= 2:
+        return ""
+    same = all(_pays(chip, each) == _pays(chip, 2) for chip in _compared(spec))
+    return f" (2 by `mma`, which changes {'no verdict here' if same else 'a verdict here'})"
+
+
+def _compared(spec: Device | None) -> list[Device]:
+    """The chips of the first screen: one with fast tensor cores, one with slow ones, and this one."""
+    chips = [device.get("h200"), device.get("rtx-4090")]
+    return [*chips, spec] if spec and spec.name not in [chip.name for chip in chips] else chips
 
 
 def two_instructions() -> None:
@@ -58,8 +70,12 @@ def two_instructions() -> None:
             "float, the result is 1.5 × 2²³ plus the sum, without conversion. "
             f"For a sum of {total:,}: {int(base.view(np.int32)):#x} - {-total:,} = {bits:#x}, which read as "
             f"a float is {value:,.0f} = {float(base):,.0f} - {-total:,}. The multiply-add that scales it "
-            "takes the constant off again, exactly. With wgmma this wins nothing: its sums start at zero or "
-            "at what is there already, so the constant would first have to be written, one instruction each."
+            "takes the constant off again, exactly.",
+            "An `mma` reads what its sums start from in registers of its own, and leaves them as they are: "
+            "four that hold the constant serve all products. (The wrapper names one register for both, `+r`; "
+            "the compiler takes two.) `wgmma` adds to the registers that it writes, or starts at zero: there "
+            "the constant would have to be written before each product, one instruction a sum, and nothing "
+            "is won.",
         ],
     )
 

@@ -49,7 +49,7 @@ def loss(clocks: Clocks, name: str, below: str, format: str) -> str:
         return (
             text
             + f" Waiting for weights is {less}: most weights are there, but warps take longer to "
-            + ("order copies and to multiply." if by_block.copies_itself(name) else "multiply.")
+            + ("start copies and to multiply." if by_block.copies_itself(name) else "multiply.")
         )
     return text + f" Waiting for weights is {more:.1f} µs of that."
 

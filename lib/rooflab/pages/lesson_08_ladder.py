@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import Any
 
 from rooflab.analysis import ablation, states
+from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.pages.lesson_08_predictions import without_roofs
@@ -88,10 +89,18 @@ def _larger_model(rows: Rows) -> str:
         top, usual = large.iloc[0], large.loc[small.index[0]]
         words.append(
             f"in {ablation.FORMATS[format]} `{top.name}` is the fastest, {top.tok_s:,.0f} tok/s against "
-            f"{usual.tok_s:,.0f} of `{usual.name}`" + (" (level)" if display.level(top, usual) else "")
+            f"{usual.tok_s:,.0f} of `{usual.name}`" + _if_level(top, usual)
         )
     text = "; ".join(words)
     return f"{text[0].upper()}{text[1:]}." if words else ""
+
+
+def _if_level(top: Any, usual: Any) -> str:
+    """That two rates are level, and that their quartiles overlap where the medians alone do not say so."""
+    if not display.level(top, usual):
+        return ""
+    near = round(usual.median_us / top.median_us, 2) <= round(LEVEL, 2)
+    return " (level)" if near else " (level: the quartiles of their times overlap)"
 
 
 def _chain(rows: Rows) -> str:

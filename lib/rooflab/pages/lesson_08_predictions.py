@@ -151,15 +151,21 @@ def predictions_held(climbs: dict[str, Any], format: str) -> None:
         )
     law = mine.drop(by_roof.index)
     if len(law):
-        near, far = law.iloc[(law.off - 1).abs().argmin()], law.sort_values("off").iloc[-1]
         right = law.off.between(1 / NEAR, NEAR).sum()
+        ratios = listed(f"{_ratio(row.off)} for `{row.impl}`" for row in law.itertuples())
         lines.append(
-            f"In all, {right} of {len(law)} predictions hold within {NEAR - 1:.0%}. Nearest: `{near.impl}`, "
-            f"which reaches {1 / near.off:.2f} of its predicted rate. Furthest: `{far.impl}`, which reaches "
-            f"{1 / far.off:.2f}.{_only_as_a_total(law)}"
+            f"In all, {right} of {len(law)} predictions hold within {NEAR - 1:.0%}: measured ÷ predicted "
+            f"time lies between {1 / NEAR:.2f} and {NEAR}. It is {ratios}.{_only_as_a_total(law)}"
         )
     if lines:
         display.fold_items(f"Which predictions held, in {name}", lines)
+
+
+def _ratio(off: float) -> str:
+    """A measured time over a predicted one, with as many digits as say whether the prediction holds."""
+    holds = 1 / NEAR <= off <= NEAR
+    digits = next((d for d in range(2, 6) if (1 / NEAR <= round(off, d) <= NEAR) == holds), 6)
+    return f"{off:.{digits}f}"
 
 
 def _only_as_a_total(law: Rows) -> str:

@@ -19,23 +19,15 @@ from rooflab.words import counted, listed
 
 _FUSED, _RING = "1_kernel_per_phase", "6_producer_warps"
 _FIRST, _HELD, _LAST = "3_persistent", "5_prefetch_at_barrier", "7_split_k"
-_MECHANISMS = {
-    _HELD: "**`5_prefetch_at_barrier` keeps copies for the barrier.** A warp leaves its last slots of a "
-    "phase empty, and orders copies into them when it has arrived at the barrier.",
-    _RING: "**`6_producer_warps` has other warps order the copies.** In rungs 3 and 5 a warp that orders a "
-    "copy waits while memory is behind, even if its next chunk is there. Here *producer* warps wait in its "
-    "place, so products take less time, and copies go on through the barrier.",
-    _LAST: "**`7_split_k` gives every SM a part.**",
-}
 # What a rung changes, in a reader's words; of one that this lacks, its idea.
 _CHANGES = {
     _FUSED: "A layer is five launches: the matrix products compute the small steps.",
     "2_pdl": "As 1; a launch starts before the one in front has ended.",
     "3_persistent": "One launch makes all tokens; a grid barrier ends each phase.",
-    "4_tma": "As 3; the copy engine (TMA) copies weights.",
-    "5_prefetch_at_barrier": "As 3; a warp orders some of its copies only at the barrier.",
+    "4_tma": "As 3; one lane has the copy engine (TMA) copy a whole chunk.",
+    "5_prefetch_at_barrier": "As 3; a warp starts some of its copies only at the barrier.",
     _RING: "As 3; some warps only copy, others multiply.",
-    "7_split_k": "As 6, in INT4 as 5; two products are cut so that all SMs have work.",
+    "7_split_k": "As 6 (in INT4 as 5, there nearly 3); two products are cut so that all SMs have work.",
     "8_tensor_attention": "As 7; attention on the tensor cores.",
     "9_flags_in_data": "As 7; numbers carry flags, and no barrier separates phases.",
 }
@@ -108,10 +100,32 @@ def _code(below: str) -> str:
     return below if " " in below else f"`{below}`"
 
 
-def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> None:
-    """Say what the rungs after 3_persistent up to 7_split_k gain together in each format; then what each of
-    rungs 5, 6 and 7 changes and gains, drawn, and their rates; folded, what else depends on the format.
+def at_the_barrier(climbs: dict[str, Any]) -> None:
+    """Draw what memory does around a barrier; say what rung 5 gains in FP16, where slots are left for it."""
+    lesson_08_timeline.barrier_drawn().show()
+    _one_format(climbs, _HELD)
+
+
+def producers(climbs: dict[str, Any]) -> None:
+    """Say what rung 6 gains in FP16."""
+    _one_format(climbs, _RING)
+
+
+def _one_format(climbs: dict[str, Any], name: str) -> None:
+    here = next((each for each in ("fp16", *climbs) if len(climbs[each])), "fp16")
+    step({here: climbs[here]}, here, name)
+
+
+def divided_along_k(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> None:
+    """Say and draw what 7_split_k divides, and what it gains in `format`; then what rungs 5, 6 and 7 gain
+    together in each format, and which of them to climb; folded, what else depends on the format.
     """
+    here = format if len(climbs[format]) else next((each for each in climbs if len(climbs[each])), format)
+    cut = lesson_08_timeline.divided(lab, here)
+    said = cut[0] if cut else "Every SM has rows of every product here."
+    display.say(" ".join(filter(None, (said, _gains({here: climbs[here]}, here, _LAST)))))
+    if cut:
+        cut[1].show()
     rates = {each: climbs[each].set_index("impl").tok_s for each in decode.FORMATS if len(climbs[each])}
     gains = {each: tok[_LAST] / tok[_FIRST] for each, tok in rates.items() if {_FIRST, _LAST} <= {*tok.index}}
     if gains:
@@ -119,59 +133,33 @@ def between(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> No
             f"{gain:.2f} times in {ablation.FORMATS[each]}{' (level)' * _level(gain)}"
             for each, gain in sorted(gains.items(), key=lambda pair: -pair[1])
         ]
-        display.say(f"**From `{_FIRST}` to `{_LAST}`: {listed(words)}.**{_climb(rates, format)}")
-    lesson_08_timeline.barrier_drawn().show()
-    cut = lesson_08_timeline.divided(lab, format)
-    for name, order, more in (
-        (_HELD, "fp16", ""),
-        (_RING, "fp16", ""),
-        (_LAST, format, cut[0] if cut else "Every SM has rows of every product here."),
-    ):
-        display.say(" ".join(filter(None, (_MECHANISMS[name], more, _gains(climbs, order, name)))))
-    if cut:
-        cut[1].show()
-    if gains:
+        display.say(f"**From `{_FIRST}` to `{_LAST}`: {listed(words)}.** {_climb(rates)}")
         table = pd.DataFrame({"rung": [_FIRST, _HELD, _RING, _LAST]})
         for each in gains:
             table[each] = table["rung"].map(rates[each])
         heads = {"rung": "rung"} | {each: ablation.FORMATS[each] for each in gains}
         display.table(table, heads, dict.fromkeys(gains, "{:,.0f}"), "Tokens a second, by format")
-    rest = [lesson_08_timeline.slots_left_empty(), lesson_08_clock.ring(clocks, _RING, _FIRST), _rings()]
+    rest = [lesson_08_timeline.slots_left_empty(), lesson_08_clock.ring(clocks, _RING, _FIRST)]
     display.fold_parts("Slots and rings by format", [part for part in rest if part])
 
 
-def _climb(rates: dict[str, Any], format: str) -> str:
-    """Which rungs lead to 7_split_k in which format, and where the two before it gain nothing."""
-    on_the_way = {
-        ring: listed(ablation.FORMATS[each] for each in rates if decode.RINGS[each] == ring)
-        for ring in (_RING, _HELD)
-    }
-    parts = [f"3, {ring[0]}, 7 in {names}" for ring, names in on_the_way.items() if names]
-    text = f" The rungs to climb: {'; '.join(parts)}." if parts else ""
-    mine = rates.get(format)
-    if mine is not None and {_FIRST, _HELD, _RING} <= {*mine.index}:
-        gains = [mine[name] / mine[_FIRST] for name in (_HELD, _RING)]
-        if all(_level(gain) or gain < 1 for gain in gains):
-            text += f" In {ablation.FORMATS[format]} rungs 5 and 6 gain nothing; they are for the others."
+def _climb(rates: dict[str, Any]) -> str:
+    """Which rungs lead to 7_split_k in which format, as built for an H200."""
+    by_six = [f for f in rates if decode.RINGS[f] == _RING]
+    rest = [f for f in rates if f not in by_six]
+    bare = [f for f in rest if f in lesson_08_timeline.hardly_deferred()]
+    ways = ((by_six, "3, 6, 7"), ([f for f in rest if f not in bare], "3, 5, 7"), (bare, "3, 7"))
+    found = [f"{way} in {listed(ablation.FORMATS[f] for f in names)}" for names, way in ways if names]
+    text = f"The way to climb is {'; '.join(found)}."
+    if bare:
+        text += f" In {listed(ablation.FORMATS[f] for f in bare)} rung 7 is built on rung 5's code, which "
+        text += "there hardly differs from rung 3."
     return text
 
 
 def _level(gain: float) -> bool:
     """Whether a gain is level as it is printed, with two digits."""
     return bool(round(1 / crossover.LEVEL, 2) <= round(gain, 2) <= round(crossover.LEVEL, 2))
-
-
-def _rings() -> str:
-    """Which ring later rungs take in which format."""
-    wins = [f for f, ring in decode.RINGS.items() if ring == _RING]
-    rest = [f for f in decode.RINGS if f not in wins]
-    if not wins or not rest:
-        return ""
-    words = [listed(ablation.FORMATS[f] for f in each) for each in (wins, rest)]
-    return (
-        f"Later rungs, as built for an H200, take the ring of rung 6 in {words[0]}, that of rung 5 in "
-        f"{words[1]}."
-    )
 
 
 def built_for(name: str, format: str) -> dict[str, int]:

@@ -71,11 +71,9 @@ def divided(lab: Lab, format: str) -> tuple[str, diagram.Drawing] | None:
     chunks = k // CHUNK[format]
     parts = decode_rungs.chunks_by_block(tiles, chunks, slabs, sms)
     said = (
-        f"The output product and down have {rows:,} rows each, and a block takes {_UNIT} at a time: {tiles} "
-        f"of {sms} SMs have work. This rung also cuts *k*, the dimension over which a product sums, and "
-        f"adds up the parts of a row by atomics. Drawn is the output product in {ablation.FORMATS[format]}, "
-        f"in chunks of {_UNIT} rows by {k // chunks} weights: the busiest SM has {max(parts)} in place of "
-        f"{chunks}."
+        f"The two have {rows:,} rows each, and a block takes {_UNIT} at a time: by rows {tiles} of {sms} SMs "
+        f"have work. Drawn is the output product in {ablation.FORMATS[format]}, in chunks of {_UNIT} rows "
+        f"by {k // chunks} weights: the busiest SM has {max(parts)} in place of {chunks}."
     )
     return said, decode_rungs.divided(tiles, chunks, slabs, sms)
 
@@ -90,13 +88,25 @@ def barrier_drawn() -> diagram.Drawing:
     return decode_rungs.at_the_barrier(engine.spec(decode.MODEL).shape, "fp16")
 
 
-def slots_left_empty() -> str:
-    """How many slots a warp of 5_prefetch_at_barrier leaves empty in each format."""
+def hardly_deferred() -> list[str]:
+    """The formats in which no warp of 5_prefetch_at_barrier but a block's first leaves slots empty."""
+    return [format for format, macros in _held_back().items() if not macros["HELD_BACK"]]
+
+
+def _held_back() -> dict[str, dict[str, int]]:
+    """The macros of 5_prefetch_at_barrier by format, as built for an H200."""
     shape, name = engine.spec(decode.MODEL).shape, "5_prefetch_at_barrier"
     rung = rung_of(decoder.LADDERS["decode_step"], name, name)
-    words, none = [], []
-    for format, head in decode.FORMATS.items():
-        macros = decoder_plan.macros_for(rung, shape, format, head, "90", {})
+    return {
+        format: decoder_plan.macros_for(rung, shape, format, head, "90", {})
+        for format, head in decode.FORMATS.items()
+    }
+
+
+def slots_left_empty() -> str:
+    """How many slots a warp of 5_prefetch_at_barrier leaves empty in each format."""
+    name, words, none = "5_prefetch_at_barrier", list[str](), list[str]()
+    for format, macros in _held_back().items():
         each, first, stages = (macros[macro] for macro in ("HELD_BACK", "FIRST_HELD", "STAGES"))
         words.append(f"{each} of {stages} in {ablation.FORMATS[format]}")
         if not each:

@@ -197,6 +197,7 @@ def at_the_barrier(shape: Shape, format: str, texts: tuple[str, str, str] | None
     lines = (
         f"Memory's row alone. An example, not measured: the wait at the barrier is {_BARRIER:g} copies long;",
         f"5_prefetch_at_barrier leaves {counted(held, 'slot')} of a warp empty for it ({FORMATS[format]}).",
+        "A row that starts further right: the warp's products take less time.",
     )
     for k, line in enumerate(lines):
         canvas.text(0, bottom + 6 + 14 * k, line, svg.SMALL)

@@ -134,6 +134,9 @@ def warpgroups_take_turns(chip: Device, text: str | None = None) -> Drawing:
     last = f"example. The ring has {turns.slots} places: tile {turns.slots} waits until tile 0 is released."
     canvas.text(0, y + 45, below, svg.SMALL)
     canvas.text(0, y + 60, last, svg.SMALL)
+    begin = min(bar.start for bar in bars if bar.what == "scale")
+    if begin > 0 and abs((1 - scales) * end - begin) < 1e-6 * end:
+        canvas.text(0, y + 75, "Slots are idle only until the first product is done.", svg.SMALL)
     says = (
         f"One group copies into a ring of {turns.slots} places; {counted(turns.groups, 'warpgroup')} start "
     )

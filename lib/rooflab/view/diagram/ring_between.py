@@ -6,6 +6,7 @@ against an example's clock.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
 from rooflab.errors import UsageError
@@ -27,6 +28,7 @@ _IN_PLACE = {
     PALE: "on their way",
     SKY: "of phase 2",
 }  # bars of a ring, labelled
+_STARVED = "orange: waits for weights"
 _WORDS = {
     "after": "the next block starts when all blocks have ended, with an empty ring",
     "early": "the next block starts when this one has left, with an empty ring",
@@ -102,12 +104,12 @@ def rings(shape: Shape, format: str, texts: tuple[str, ...] | None = None) -> Dr
         y += _ROW + 2 + slots * _SLOT + 9
         kept = sum(here <= run.ready for here in run.here)
         said.append(f"{name}: {_WORDS[run.how]}; {kept} of {slots} slots are full when phase 2 has its input")
-    line = "A row of a ring is a slot; white: empty. Dashed: the last block ends phase 1. Time runs right."
+    line = "A row of a ring is a slot; white: empty. Dashed: the last block ends phase 1; all wait for it."
     canvas.text(0, y + 5, line, svg.SMALL)
     canvas.text(
         0,
         y + 19,
-        "In the block's row blue is multiplying, orange what is beside it. Grey: phase 3's. Not measured.",
+        "Block: blue, multiplies (dark: phase 1, light: phase 2). Grey: weights of phase 3. Not measured.",
         svg.SMALL,
     )
     return single("A warp's ring from one phase to the next", f"An example. {'. '.join(said)}.", canvas)
@@ -137,6 +139,11 @@ def _lane(canvas: Canvas, run: Between, left: float, y: float, unit: float) -> N
     cell(run.ready, run.done[-1], "", AMBER)
     canvas.bars([_at(across(end - _MULTIPLY, end), y) for end in run.done], _ROW, SKY)
     top = y + _ROW + 2
+    last = left + run.done[-1] * unit
+    if any(end - _MULTIPLY > before for before, end in pairwise(run.done)):
+        canvas.text(last - 3, top + _SLOT - 1.5, _STARVED, 9, "end")
+    else:
+        canvas.text((left + run.ready * unit + last) / 2, y + 13, "multiplies", svg.SMALL, "middle")
     marks: dict[str, list[tuple[float, float, float]]] = {BLUE: [], PALE: [], SKY: [], GREY: []}
     for k, used in enumerate(run.used):
         spans = ((BLUE, 0.0, used), (PALE, run.ordered[k], run.here[k]), (SKY, run.here[k], run.done[k]))

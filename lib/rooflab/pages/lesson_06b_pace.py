@@ -264,7 +264,7 @@ def roles_in_detail(here: Lab, every: Rows) -> None:
         f"""\
 **Why is P held back until {_share_before(found)} of the next scores are made?** Handed over at once, \
 P[t] V[t] would share the tensor cores with those scores, if K[t + 1] is there: both end late, and nothing \
-multiplies during the next softmax. Held back, the scores end first, and P[t] V[t] runs beside their softmax. \
+multiplies during the next softmax. Held back, the scores end first, and P[t] V[t] runs beside it. \
 {_beside_softmaxes(here)} What that is worth, and other shares, are not recorded. \
 {_worth_of_holding(here, found)}"""
     ]

@@ -242,7 +242,7 @@ def _launch(rung: Rung, built: Mapping[str, int], values: Mapping[str, int]) -> 
     sentences = re.split(r"(?<=\.) (?=[A-Z])", said)
     said = " ".join(each for each in sentences if not any(f"-D{name}" in each for name in built))
     left = {name: value for name, value in rung.defines.items() if name not in built}
-    macros = ", ".join(f"`{name}` = {value}" for name, value in (left | values).items())
+    macros = ", ".join(f"`{name}` = {value}" for name, value in {**left, **values}.items())
     said = re.sub(r"(?: x|(?<=\w)) ceil\(", " × ceil(", said)
     said = re.sub(r"([*_<\[|])", r"\\\1", said)
     return (f" *Launch:* {said}" if said else "") + (

@@ -289,7 +289,7 @@ MODELS: dict[str, Model] = {
             "width": (64, 96, 128, 192, 256, 384, 512),
         },
         {
-            "sharers": "Warps that share a head",
+            "sharers": "Sharing warps",
             "keys": "Keys a tile",
             "gpu": "GPU",
             "width": "columns of the head",

@@ -117,7 +117,6 @@ def all_of(here):
         "weights of a lane": diagram.weights_of_a_lane(),
         "issue slots": diagram.issue_slots(CHIPS, halves=CHIPS[1:]),
         "ring": diagram.ring(takes),
-        "ring of a pair": diagram.ring(takes, 10),
         "pair over time": diagram.paired_over_time(takes),
         "two who copy": diagram.who_copies("10_paired_warpgroups", "12_warp_specialised", 64, 512),
         "shared copies": diagram.shared_copies("12_warp_specialised", 512),

@@ -7,6 +7,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from rooflab import ops, paths
 from rooflab.book import listings, normal
 from rooflab.errors import UsageError
+from rooflab.lab import Lab
+from rooflab.studies import int4 as study
 
 LINKED = {
     path.stem: [rung.key for _, rung in listings.linked(normal.read(path).cells)]
@@ -66,6 +68,16 @@ def test_a_listing_takes_a_helper_from_the_header_that_its_name_says_and_fixes_m
     assert "// from common/decoder/attend_tensor.cuh" in text and "attend_lanes.cuh" not in text
     assert "*Built with* `TENSOR_ATTENTION` = 1." in text and "#if " not in text
     assert "Changes from" not in text, "its source differs from the rung before by a macro alone"
+
+
+def test_rungs_for_many_tokens_are_listed_as_they_are_timed_for_most(h200: Lab) -> None:
+    cases = sorted(study.for_tokens(h200.sized), key=lambda case: case.batch)
+    timed = {case.impl: study.own_rung(case)[1] for case in cases}
+    for name in ("9_shared_x", "10_wgmma", "11_tma"):
+        values = listings.notes_of("int4")[name]["values"]
+        assert {**rung(f"int4/{name}").defines, **values} == timed[name], name
+        text = listings.listing(rung(f"int4/{name}"))
+        assert "`TOKENS` = 64" in text and "if constexpr" not in text.partition("```diff")[0]
 
 
 def test_an_entry_with_another_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

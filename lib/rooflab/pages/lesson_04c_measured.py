@@ -131,7 +131,7 @@ def answered(us: Any, bound: Any, first: int, free: int, step: Step | None) -> s
         return ""
     grown, last = us[free] / us[first], int(bound.index[-1])
     word = "Yes" if grown < 1.05 else "Nearly" if grown < 1.15 else "No"
-    word += ", but they are cheap" if word == "No" and grown < 1.5 else ""
+    word += ", but they are cheap" if word == "No" and grown < 0.2 * free / first else ""
     word += ", and time grows in steps" if grown >= 1.05 and step and grows_by_builds(step) else ""
     text = f"**{word}: {free} tokens take {grown:.2f} times as long as {first}"
     text += f" (predicted: {bound[free] / bound[first]:.2f}).** "

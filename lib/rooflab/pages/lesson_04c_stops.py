@@ -236,7 +236,7 @@ def _passed(gains: Rows, shape: Any, times: Rows, roofs: tuple[float, float | No
     off = {who: at[who] / bound_us(n, k, over[0], format, *roofs) for who, format in formats.items()}
     return (
         f"At {counted(over[0], 'token')} the gain is above the ratio, as FP16 is further from its bound: "
-        f"{allows(n, k, over[0], *roofs):.2f} × {off['fp16']:.2f} ÷ {off['ours']:.2f} = {row[over[0]]:.2f}. "
+        f"{allows(n, k, over[0], *roofs):.3f} × {off['fp16']:.3f} ÷ {off['ours']:.3f} = {row[over[0]]:.2f}. "
     )
 
 

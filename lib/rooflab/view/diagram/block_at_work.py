@@ -138,6 +138,10 @@ def slots_over_time(rungs: Sequence[Rung], at: int, us: Sequence[float] = (), wh
     if at:
         old, before = left + times[at - 1] * unit, rungs[at - 1].name.partition("_")[0]
         canvas.line([(old, top - 4), (old, top + 58)], 1.2, dashed=True)
+        fits = old + 50 < svg.WIDTH
+        canvas.text(
+            old + (4 if fits else -4), top + 10, f"rung {before}", svg.SMALL, "start" if fits else "end"
+        )
         fewer = round(times[at - 1], 1) - round(whole, 1)  # of the times as they are written
         less = f"{fewer:.1f} µs less than rung {before}" if measured else f"rung {before} ends later"
         canvas.text(ends + 8, top + 74, less, svg.SMALL)
@@ -146,8 +150,9 @@ def slots_over_time(rungs: Sequence[Rung], at: int, us: Sequence[float] = (), wh
     canvas.text(0, y + 4, "time", svg.SMALL)
     y = _key(canvas, y + 14, {p.what for p in pieces})
     lengths = f"Measured: how long it is{whose and f' ({whose})'}." if measured else "Not measured."
-    notes = f"{lengths} Schematic: what is in it; unpacking is drawn as long as multiplying."
-    canvas.text(0, y + 12, notes, svg.SMALL)
+    inside = "Schematic: what is in it; unpacking is drawn as long as multiplying."
+    for k, line in enumerate((lengths,) if at else (lengths, inside)):
+        canvas.text(0, y + 12 + 15 * k, line, svg.SMALL)
     parts = (
         "a barrier and all threads start copies for each slot"
         if way.barrier
@@ -157,7 +162,7 @@ def slots_over_time(rungs: Sequence[Rung], at: int, us: Sequence[float] = (), wh
     who = "warpgroup" if way.together > 1 else "warp"
     return single(
         f"Rung {number} over time{takes}",
-        f"{heads[0]} Rung {number}, a {who}{takes}: {parts}. {heads[1]} {notes}",
+        f"{heads[0]} Rung {number}, a {who}{takes}: {parts}. {heads[1]} {lengths} {inside}",
         canvas,
     )
 

@@ -48,7 +48,9 @@ def opening(here: Lab, large: Any, afford: float, spent: Rows) -> Opening:
     each = spent["each"]
     answer = "An SM starts instructions at a fixed rate. While DRAM delivers a weight at the read roof of "
     answer += f"the {gpu}, there is time for {afford:.1f}; the first "
-    answer += f"kernel spends {each[first['case']]:.1f}" if first["case"] in each else "kernel at least "
+    answer += (
+        f"kernel spends {each[first['case']]:.1f}" if first["case"] in each else "kernel spends at least "
+    )
     answer += "" if first["case"] in each else f"{len(LEAST)}"
     answer += f" and takes {first['median_us']:.0f} µs"
     dense = rows[rows["impl"] == "torch.matmul"]["median_us"]

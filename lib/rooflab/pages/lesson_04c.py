@@ -111,7 +111,8 @@ def takeaway(here: Lab, batches: list[Any], shapes: list[Any], rows: Rows, table
     text += ".\n- CUDA cores pay at least a multiply-add a weight for every token. Many tokens need tensor "
     text += "cores, an x that warps share, and copies that run ahead.\n"
     ends = stops_in_short(gains_of(here, shapes, batches))
-    text += f"- {here.run['gpu']}: {ends[0].lower()}{ends[1:]}" if ends else ""
+    ends = ends if ends[:2].isupper() else f"{ends[:1].lower()}{ends[1:]}"
+    text += f"- {here.run['gpu']}: {ends}" if ends else ""
     if len(slow) and slow.min() > 1:
         text += "\n- Unpacking first (two-op, our kernel) is slower than never quantising, at all "
         text += f"{len(slow)} points at which both were timed."

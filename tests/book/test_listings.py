@@ -7,8 +7,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from rooflab import ops, paths
 from rooflab.book import listings, normal
 from rooflab.errors import UsageError
+from rooflab.lab import Lab
 from rooflab.ops import attention_tiles
 from rooflab.studies import attention
+from rooflab.studies import int4 as study
 
 LINKED = {
     path.stem: [rung.key for _, rung in listings.linked(normal.read(path).cells)]
@@ -82,6 +84,16 @@ def test_a_listing_says_the_values_that_the_page_s_shape_takes() -> None:
             assert values.items() <= launched.items(), name
             assert all(f"`{macro}` = {value}" in listings.listing(key) for macro, value in values.items())
     assert "`SLICES` = 4" in listings.listing(rung("attention/8_head_dim_slices"))
+
+
+def test_rungs_for_many_tokens_are_listed_as_they_are_timed_for_most(h200: Lab) -> None:
+    cases = sorted(study.for_tokens(h200.sized), key=lambda case: case.batch)
+    timed = {case.impl: study.own_rung(case)[1] for case in cases}
+    for name in ("9_shared_x", "10_wgmma", "11_tma"):
+        values = listings.notes_of("int4")[name]["values"]
+        assert {**rung(f"int4/{name}").defines, **values} == timed[name], name
+        text = listings.listing(rung(f"int4/{name}"))
+        assert "`TOKENS` = 64" in text and "if constexpr" not in text.partition("```diff")[0]
 
 
 def test_an_entry_with_another_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,8 @@ _KEYS = {"pseudocode", "notes", "helpers", "below", "built", "values"}
 def notes_of(operator: str) -> dict[str, dict[str, Any]]:
     """By rung of the operator, what its listing has: `pseudocode` of 10 to 15 lines; `notes`, a piece of one
     line of the source to what that line does; optional `helpers`, functions of kernels/common to show with
-    it, `below`, the rung ("operator/name") to compare with where that is not the one that it changes,
-    `built`, macros whose values decide what is listed, and `values`, those of the others at the page's shape.
+    it, `below`, the rung ("operator/name") to compare with where that is not the one that it changes, and
+    `built`, macros that decide what is listed; and `values`, macros of the build that is listed, named in it.
     """
     file = paths.KERNELS / operator / "notes.yaml"
     found = yaml_file.loaded(file) if file.is_file() else {}

@@ -18,6 +18,7 @@ from rooflab.errors import UsageError
 from rooflab.hardware import crossover
 from rooflab.lab.lacking import beyond
 from rooflab.ops import Rung
+from rooflab.view import branches
 from rooflab.view.captions import contestants
 from rooflab.words import listed, times
 
@@ -131,6 +132,7 @@ def body_of(rung: Rung, built: Mapping[str, int] | None = None) -> str:
     only what these macros leave of it.
     """
     text = as_built(rung.path.read_text(), built or {})
+    text = branches.taken(text, built) if built else text
     start = re.search(r'^(#|extern "C"|__device__|template)', text, re.MULTILINE)
     return text[start.start() if start else 0 :]
 

@@ -99,6 +99,7 @@ def kernel(
     helpers: Sequence[str] = (),
     below: Rung | None = None,
     built: Mapping[str, int] | None = None,
+    values: Mapping[str, int] | None = None,
     folded: bool = False,
     launch: bool = True,
     aside: bool = False,
@@ -111,6 +112,7 @@ def kernel(
         helpers=helpers,
         below=below,
         built=built,
+        values=values,
         folded=folded,
         launch=launch,
         aside=aside,
@@ -138,14 +140,15 @@ def whole(
     does, in Markdown; they are numbered by their lines. `helpers` are functions of kernels/common that carry
     the idea, shown before the kernel: a name, or the beginning of a signature where a name is overloaded
     ("load_streaming(const uint4*"), behind its header's name where several have it ("ring_tma.cuh/fetch").
-    `built` leaves only what these macros do of rung and helpers, as display.as_built says; `values` are those
-    of other macros at the page's shape, said in the place of their defaults. `folded` puts
+    `built` leaves only what these macros do of rung and helpers, as display.as_built says; so do `values`,
+    which are named with the launch instead of the macros' defaults. `folded` puts
     the source and the changes behind a line to click, for every kernel of a page but its main ones;
     pseudocode stays in sight, and so do callouts, each under the line that it explains, but on the site,
     where a script sets them beside the code. `launch` False puts the launch and its constants behind that
     line as well, for a kernel whose page explains none of them. `aside`, of a folded kernel, puts its
     pseudocode there, too. Raises UsageError where a callout or a helper is not found.
     """
+    built, said = {**(built or {}), **(values or {})}, _launch(rung, built or {}, values or {})
     text = body_of(rung, built).strip("\n")
     inlined = [helper(rung, each, built) for each in helpers]
     includes, text = _includes(text)
@@ -155,8 +158,7 @@ def whole(
         f"{number}. {f'{_quoted(line)} <br>' if folded else ''}{note}"
         for number, (line, note) in enumerate(notes, 1)
     )
-    launched = _launch(rung, built or {}, values or {})
-    head = f"**`{rung.operator}/{rung.name}`**: {rung.idea}.{launched if launch else ''}"
+    head = f"**`{rung.operator}/{rung.name}`**: {rung.idea}.{said if launch else ''}"
     parts = [f'<div class="rooflab-kernel">\n\n{head}']
     steps = [f"```text\n{pseudocode.strip(chr(10)).rstrip()}\n```"] if pseudocode else []
     parts += [] if aside and folded else steps
@@ -164,7 +166,7 @@ def whole(
         parts += [f'<div class="callouts">\n\n{listed}\n\n</div>'] if notes else []
         summary = f"The whole kernel: {len(code.splitlines())} lines"
         parts.append(f'<details class="source"><summary>{summary}</summary>')
-        parts += [] if launch else [launched.strip()]
+        parts += [] if launch else [said.strip()]
         parts += steps if aside else []
     parts.append(f'<div class="whole">\n\n```cuda\n{code}\n```')
     if notes and not folded:
@@ -234,7 +236,7 @@ def _quoted(line: str) -> str:
 
 
 def _launch(rung: Rung, built: Mapping[str, int], values: Mapping[str, int]) -> str:
-    """The launch, of the header's comment, and the macros with `values` or their defaults, without what
+    """The launch, of the header's comment, and the macros with their defaults or `values`, without what
     `built` fixes.
     """
     head = re.search(r"^// Launch +(.+(?:\n//  +\S.*)*)", rung.path.read_text(), re.MULTILINE)

@@ -7,6 +7,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from rooflab import ops, paths
 from rooflab.book import listings, normal
 from rooflab.errors import UsageError
+from rooflab.lab import Lab
+from rooflab.ops import attention_tiles
+from rooflab.studies import attention
+from rooflab.studies import int4 as study
 
 LINKED = {
     path.stem: [rung.key for _, rung in listings.linked(normal.read(path).cells)]
@@ -66,6 +70,30 @@ def test_a_listing_takes_a_helper_from_the_header_that_its_name_says_and_fixes_m
     assert "// from common/decoder/attend_tensor.cuh" in text and "attend_lanes.cuh" not in text
     assert "*Built with* `TENSOR_ATTENTION` = 1." in text and "#if " not in text
     assert "Changes from" not in text, "its source differs from the rung before by a macro alone"
+
+
+def test_a_listing_says_the_values_that_the_page_s_shape_takes() -> None:
+    """As the launch rule has them, with the first chart's heads and prompt."""
+    prompt = attention_tiles.Prompt(16384, 16384, 0, attention.HEADS, attention.KV_HEADS, True, None)
+    group = attention.HEADS // attention.KV_HEADS
+    for name, entry in listings.notes_of("attention").items():
+        if values := entry.get("values"):
+            key, width = rung(f"attention/{name}"), values["HEAD_DIM"]
+            tile = attention_tiles.tile_of(key, width, "90", group=group, prompt=prompt)
+            launched = key.with_defaults(tile) | {"HEAD_DIM": width}
+            assert values.items() <= launched.items(), name
+            assert all(f"`{macro}` = {value}" in listings.listing(key) for macro, value in values.items())
+    assert "`SLICES` = 4" in listings.listing(rung("attention/8_head_dim_slices"))
+
+
+def test_rungs_for_many_tokens_are_listed_as_they_are_timed_for_most(h200: Lab) -> None:
+    cases = sorted(study.for_tokens(h200.sized), key=lambda case: case.batch)
+    timed = {case.impl: study.own_rung(case)[1] for case in cases}
+    for name in ("9_shared_x", "10_wgmma", "11_tma"):
+        values = listings.notes_of("int4")[name]["values"]
+        assert {**rung(f"int4/{name}").defines, **values} == timed[name], name
+        text = listings.listing(rung(f"int4/{name}"))
+        assert "`TOKENS` = 64" in text and "if constexpr" not in text.partition("```diff")[0]
 
 
 def test_an_entry_with_another_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,7 @@ def test_a_source_can_be_shown_as_it_is_built():
     assert display.as_built(text, {"M": 0}) == "a\nc\n#if N\nd\n#endif\n"
     assert display.as_built(text, {"M": 1}) == "a\nb\n"
     assert display.as_built(text, {"M": 0, "N": 1}) == "a\nc\nd\n"
+    assert [display.as_built("#if M > 1\nb\n#endif\n", {"M": m}) for m in (1, 2)] == ["\n", "b\n"]
     newer = "#if ARCH >= 800\nb\n#else\nc\n#endif\n"
     assert [display.as_built(newer, {"ARCH": arch}) for arch in (750, 800, 900)] == ["c\n", "b\n", "b\n"]
     with pytest.raises(UsageError, match="not '#elif M'"):

@@ -14,6 +14,7 @@ from rooflab.ops import attention as op
 from rooflab.pages import (
     lesson_06b_occupancy,
     lesson_06b_pace,
+    lesson_06b_peers,
     lesson_06b_rungs,
     lesson_06c,
     lesson_06c_faults,
@@ -436,7 +437,9 @@ def test_06b_holds_its_drawings_of_rungs_10_and_12_against_what_was_measured(h20
     """The table's last row is the page's answer; a recording without a rung says so, and a faster one too."""
     rows, page, texts = rows[rows["operator"] == "attention"], said("06b_wide.ipynb"), []
     monkeypatch.setattr(lesson_06b_pace.display, "say", texts.append)
-    assert "by this arithmetic roles alone" in page and "now products set the pace" in page
+    assert "So most of the gain is probably the sharing." in page
+    assert page.count("about as long, so either may set the pace") == 2, "beside the drawing and in the fold"
+    assert "P0 only when 7/8 of the scores QK1 are made" in page and "It keeps 112 of them" in page
     assert "none of 4 softmaxes (it waits for V); below, beside 3" in page
     shares = [
         lesson_06b_pace._of_the_roof(lesson_06b_pace._best(rows, name))
@@ -447,10 +450,21 @@ def test_06b_holds_its_drawings_of_rungs_10_and_12_against_what_was_measured(h20
     ]
     assert all(share in page for share in shares)
     lesson_06b_pace.roles_tested(h200, rows[rows["impl"] != "12_warp_specialised"])
-    assert "Rung 12's rate is not recorded here." in texts[-1]
+    assert "rung 12's rate is not recorded here." in texts[-1]
     fast = rows.assign(roof_fraction=rows["roof_fraction"] * 1.6)
     lesson_06b_pace.roles_tested(h200, fast)
-    assert "a length in the drawing is too long" in texts[-1]
+    assert "more than the model: a length in it is too long" in texts[-1]
+    drawn = lesson_06b_pace._drawn(h200, rows)
+    monkeypatch.setattr(
+        lesson_06b_pace, "_drawn", lambda *_: drawn._replace(alone=drawn.shared, shared=drawn.alone)
+    )
+    lesson_06b_pace.gain_of_roles(h200, rows)
+    assert "probably not the sharing" in texts[-1] and "take tensor cores from" in texts[-1]
+    monkeypatch.setattr(
+        lesson_06b_pace, "_drawn", lambda *_: drawn._replace(alone=drawn.ten, shared=drawn.ten)
+    )
+    lesson_06b_pace.gain_of_roles(h200, rows)
+    assert "So most" not in texts[-1]
 
 
 def test_06b_compares_rungs_of_one_occupancy_on_the_prompt_it_names(rows):
@@ -461,3 +475,32 @@ def test_06b_compares_rungs_of_one_occupancy_on_the_prompt_it_names(rows):
     assert not lesson_06b_occupancy.same_occupancy(rows[rows["impl"] != "10_paired_warpgroups"], 512).count(
         "18.8"
     )
+
+
+def test_06b_says_whether_all_measurements_have_the_same_winner(h200, rows, monkeypatch):
+    rows = rows[rows["operator"].eq("attention") & rows["head_dim"].eq(512) & rows["seq"].eq(16384)]
+    rows = rows[rows["heads"].eq(study.HEADS) & rows["window"].isna()].set_index("impl")
+    own, peer = (rows.loc[name].copy() for name in ("12_warp_specialised", "ffpa"))
+    own["impl"], peer["impl"] = own.name, peer.name
+    told = lesson_06b_peers.again(h200, own, peer)
+    assert told in said("06b_wide.ipynb")
+    ratios = [float(each) for each in re.findall(r"(\d\.\d\d) times", told)]
+    assert ("neither is ahead" in told) == (min(*ratios, 1.06) < 1 < max(*ratios, 1.06))
+    power = lesson_06b_peers.display.power_rows(h200, "attention")
+    quick = power.assign(median_us=power["median_us"] * power["impl"].eq("ffpa").map({True: 2, False: 1}))
+    monkeypatch.setattr(lesson_06b_peers.display, "power_rows", lambda *_: quick)
+    assert "neither" not in lesson_06b_peers.again(h200, own, peer)
+
+
+def test_06b_names_every_kernel_that_passes_the_roof(h200, rows, monkeypatch):
+    texts = []
+    monkeypatch.setattr(
+        lesson_06b_peers.display, "fold_parts", lambda title, parts: texts.append((title, parts[0]))
+    )
+    lesson_06b_peers.above_the_roof(rows, h200.spec)
+    over = rows[rows["roof_fraction"] > 1]
+    assert all(name in texts[-1][1] for name in over["impl"]) and "(a library)" in texts[-1][1]
+    lesson_06b_peers.above_the_roof(over.nlargest(1, "roof_fraction"), h200.spec)
+    assert "Others" not in texts[-1][1] and over.loc[over["roof_fraction"].idxmax(), "impl"] in texts[-1][0]
+    lesson_06b_peers.above_the_roof(rows[rows["roof_fraction"] < 1], h200.spec)
+    assert len(texts) == 2

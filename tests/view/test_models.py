@@ -79,9 +79,10 @@ def test_laws_at_points_that_can_be_checked_by_hand():
     assert models.stride(1, 4, 0) == 100 and models.stride(32, 4, 0) == 12.5
     assert models.stride(1, 4, 16) == pytest.approx(100 * 128 / 160), "a fifth sector"
     assert models.stride_says(1, 4, 16) == "5 sectors"
-    assert models.occupancy(128, 4, h200.name) == (h200.shared_kb_per_block + 1) // 129
-    assert models.occupancy_says(128, 4, h200.name) == "128 KiB each; limit: shared memory"
-    assert models.occupancy_says(64, 1, h200.name) == "16 KiB each; limit: registers"
+    assert models.occupancy(256, 64, 2, h200.name) == (h200.shared_kb_per_block + 1) // 129
+    assert models.occupancy_says(256, 64, 2, h200.name) == "136 registers, 128 KiB; limit: shared memory"
+    assert models.occupancy(512, 16, 1, h200.name) == 0 < models.occupancy(512, 16, 2, h200.name)
+    assert models.occupancy_says(512, 16, 1, h200.name) == "304 registers, 64 KiB; a thread has at most 255"
     slots = h200.sms * 128 * h200.boost_mhz / 1e3
     assert models.instructions(8, 4, h200.name) == pytest.approx(100 * slots / 8 / (h200.dram_gb_s * 2))
     assert models.crossover(1, 4, h200.name) < models.crossover(1, 16, h200.name)

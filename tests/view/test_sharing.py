@@ -15,7 +15,7 @@ def test_the_tile_is_that_of_the_instruction(tmp_path):
     changed.write_text(
         sharing._PTX.read_text().replace("mma.sync.aligned.m16n8k16.", "mma.sync.aligned.m16n16k16.")
     )
-    assert "serves up to 16 tokens" in diagram.tokens_share_a_tile((1, 8), changed).title
+    assert "serve up to 16 tokens" in diagram.tokens_share_a_tile((1, 8), changed).title
     changed.write_text("")
     with pytest.raises(UsageError, match="no mma_m16n8k16_f16"):
         sharing.product_of(file=changed)
@@ -74,15 +74,23 @@ def test_slots_over_time_fill_the_measured_times_and_overlap_as_the_sources_do()
 
 def test_slots_over_time_have_the_measured_lengths_or_say_that_they_do_not():
     rungs = int4.LADDERS["int4"][8:11]
-    drawing = diagram.slots_over_time(rungs, (99.0, 64.0, 55.0), "here")
-    assert "lengths measured, schematic inside" in drawing.svg()
-    assert "Rung 9, a warp: 99.0 µs" in drawing.says and "each row is (here)" in drawing.says
-    assert "35.0 µs less than rung 9" in drawing.svg() and "9.0 µs less than rung 10" in drawing.svg()
+    first, second, third = (diagram.slots_over_time(rungs, at, (99.0, 64.0, 55.0), "here") for at in range(3))
+    assert "Rung 9, a warp: 99.0 µs" in first.says and "how long it is (here)" in first.says
+    assert "Idle: tensor cores" in first.svg() and "less than" not in first.svg(), "what is idle is said once"
+    assert "35.0 µs less than rung 9" in second.svg() and "9.0 µs less than rung 10" in third.svg()
+    assert "wait at the barrier" in second.svg() and "wait at the barrier" not in third.svg()
     for other in ((), (42.0, 44.0, 37.0)):
-        example = diagram.slots_over_time(rungs, other, "here")
+        example = diagram.slots_over_time(rungs, 1, other, "here")
         assert "Not measured" in example.says and "µs" not in example.svg()
     with pytest.raises(UsageError, match="three rungs"):
-        diagram.slots_over_time(rungs[:2])
+        diagram.slots_over_time(rungs[:2], 0)
+
+
+def test_a_weight_block_is_drawn_by_the_header_s_constants():
+    says = diagram.weight_block().says
+    assert "64 rows by 128 of k has 4 tiles of 16 rows" in says
+    assert "264 pieces of 16 bytes: 8 of scales, then 32 for each half of a tile" in says
+    assert 4 * int4.BLOCK_WORDS == 16 * 264
 
 
 def test_weights_are_cut_by_rows_or_by_k():

@@ -21,7 +21,7 @@ _LINK = re.compile(r"\]\(\.\./kernels/(\w+)/(\d\w*)\.cu\)")
 _SHOWN = re.compile(r'class="rooflab-kernel">\s+\*\*`(\w+)/(\w+)`\*\*')
 _HEADING = re.compile(r"^#{1,4} ", re.MULTILINE)
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
-_KEYS = {"pseudocode", "notes", "helpers", "below", "built"}
+_KEYS = {"pseudocode", "notes", "helpers", "below", "built", "values"}
 
 
 @functools.cache
@@ -29,7 +29,7 @@ def notes_of(operator: str) -> dict[str, dict[str, Any]]:
     """By rung of the operator, what its listing has: `pseudocode` of 10 to 15 lines; `notes`, a piece of one
     line of the source to what that line does; optional `helpers`, functions of kernels/common to show with
     it, `below`, the rung ("operator/name") to compare with where that is not the one that it changes, and
-    `built`, macros whose values decide what is listed.
+    `built`, macros that decide what is listed; and `values`, macros of the build that is listed, named in it.
     """
     file = paths.KERNELS / operator / "notes.yaml"
     found = yaml_file.loaded(file) if file.is_file() else {}
@@ -51,6 +51,7 @@ def listing(rung: ops.Rung) -> str:
         helpers=entry.get("helpers", ()),
         below=_named(*entry["below"].split("/")) if "below" in entry else _below(rung),
         built=entry.get("built"),
+        values=entry.get("values"),
         folded=True,
         launch=False,
         aside=True,

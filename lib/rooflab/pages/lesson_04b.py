@@ -30,6 +30,7 @@ from rooflab.words import listed, times
 # What the source's kernel does with each weight, an instruction each; loads and addresses come on top.
 LEAST = ("shift", "mask", "- 8", "to float", "x to float", "× and + in one")
 _RUNGS = int4.LADDERS["int4"]
+_WARPS = {"7.5": 32, "8.6": 48, "8.9": 48, "12.0": 48}  # that an SM holds at most; others hold 64
 # The rungs written for one token; the others of the ladder wait for part 04c.
 _ONE_TOKEN = [rung.name for rung in (*_RUNGS[:5], *_RUNGS[6:9])]
 
@@ -45,15 +46,22 @@ def opening(here: Lab, large: Any, afford: float, spent: Rows) -> Opening:
     own = rows[rows["kind"] == "own"]
     first, best, gpu = own.iloc[0], own.sort_values("median_us").iloc[0], here.run["gpu"]
     each = spent["each"]
-    answer = f"At the read roof of the {gpu} an INT4 weight may cost {afford:.1f} instructions, and the "
-    answer += "first "
-    answer += f"kernel spends {each[first['case']]:.1f}" if first["case"] in each else "kernel at least "
+    answer = "An SM starts instructions at a fixed rate. While DRAM delivers a weight at the read roof of "
+    answer += f"the {gpu}, there is time for {afford:.1f}; the first "
+    answer += (
+        f"kernel spends {each[first['case']]:.1f}" if first["case"] in each else "kernel spends at least "
+    )
     answer += "" if first["case"] in each else f"{len(LEAST)}"
+    answer += f" and takes {first['median_us']:.0f} µs"
+    dense = rows[rows["impl"] == "torch.matmul"]["median_us"]
+    answer += f", where FP16 in cuBLAS takes {dense.iloc[0]:.0f}" if len(dense) else ""
     tuned = best["case"] == study.chosen(*large, 1, here.sized).id
     answer += f". The fastest{', its constants tuned to this matrix,' * tuned}"
     answer += f" spends {each[best['case']]:.1f} and" if best["case"] in each else ""
-    answer += f" runs {display.speed(first['median_us'] / best['median_us'])} as the first: "
-    answer += f"{best['roof_fraction']:.0%} of the roof."
+    answer += (
+        f" takes {best['median_us']:.0f} µs: {display.speed(first['median_us'] / best['median_us'])} as "
+    )
+    answer += f"the first, {best['roof_fraction']:.0%} of the roof."
     able = (
         "work out how many instructions a weight may cost on a GPU",
         "turn four-bit codes into FP16 numbers without a conversion",
@@ -98,20 +106,23 @@ def instruction_budget(sms: int, ghz: float, read_roof: float, weight: float, gp
     share = roofline.share_for_instructions(len(LEAST), 8 * weight, *chip)
     first = spent[spent["impl"] == _RUNGS[0].name]["each"]
     diagram.budget(afford, LEAST, [("rung 1, counted", each) for each in first]).show()
+    arriving_at = " or ".join(f"{row.rate:,.0f} {row.format} weights" for row in budget.itertuples())
     display.say(
-        f"{sms} SMs × 4 issue slots × 32 threads × {ghz:.2f} GHz = {slots:,.0f} thread instructions a "
-        f"nanosecond. At the roof {budget['rate'][0]:,.0f} INT4 weights or {budget['rate'][1]:,.0f} FP16 "
-        f"weights arrive in that time. Divide: an FP16 weight may cost {budget['each'][1]:.0f} instructions. "
-        f"INT4 weights arrive {2 / weight:.1f} times as fast, so each may cost **{afford:.1f}**. "
+        f"In a nanosecond\n\n- {sms} SMs × 4 issue slots × 32 threads × {ghz:.2f} GHz = {slots:,.0f} thread "
+        "instructions can start\n"
+        f"- {arriving_at} arrive at the roof\n\n"
+        f"{slots:,.0f} ÷ {budget['rate'][0]:,.0f}: an INT4 weight may cost **{afford:.1f} instructions**, "
+        f"an FP16 weight {budget['each'][1]:.1f}. "
         + (
             f"A kernel that spends {len(LEAST)} cannot reach more than {share:.0%} of the roof on "
             f"the {gpu}, whatever its loads."
             if share < 1
-            else f"On the {gpu} the roof leaves room for that."
+            else f"On the {gpu} the roof leaves room for {len(LEAST)}."
         )
-        + (f" Rung 1 spends {first.iloc[0]:.1f} with its loads and addresses" if len(first) else "")
-        + _issuing(spent)
     )
+    if len(first):
+        said = f"Rung 1 spends {first.iloc[0]:.1f} with its loads and addresses"
+        display.say(said + _issuing(spent))
     display.table(budget, names, forms, title, folded=True)
 
 
@@ -135,7 +146,7 @@ def _issuing(spent: Rows) -> str:
 
 
 def tiles_lose_nothing() -> None:
-    """Say that the tiles hold the same bits as the rows."""
+    """Say that the repacked weights hold the same bits as the rows."""
     rng = np.random.default_rng(4)
     rows = int4.Rows(*quant.quantise_int4(rng.standard_normal((192, 512))))
     tiles = int4.repack(*rows)
@@ -143,7 +154,7 @@ def tiles_lose_nothing() -> None:
     same = all(np.array_equal(a, b) for a, b in zip(rows, back, strict=True))
     before = sum(part.nbytes for part in rows)
     display.say(
-        f"The tiles take {tiles.blocks.nbytes / before:.0%} of the bytes of the rows. Packed back, "
+        f"The weight blocks take {tiles.blocks.nbytes / before:.0%} of the bytes of the rows. Packed back, "
         f"{'every bit is where it was' if same else 'BITS ARE LOST'} (tried here on {rows.n:,} × {rows.k:,} "
         "random weights)."
     )
@@ -230,23 +241,47 @@ def instructions_a_weight(
 
 
 def offset_example() -> None:
-    """Say in numbers how an offset is subtracted once, with the constant of rung 3; and, from the kernel's
-    source, which constants a tile has.
+    """Say in numbers how an offset is subtracted once, with the constant of rung 3; and, from the kernels'
+    source, why repacked weights have two constants.
     """
     text = (KERNELS / "common" / "int4.cuh").read_text(encoding="utf-8")
-    found = re.search(r"INT4_OFFSETS\[2\] = \{0x(\w{4})\w*u, 0x(\w{4})\w*u\}", text)
-    assert found is not None
-    one, other = (int(half(int(bits, 16))) for bits in found.groups())
+    body = text.partition("void int4_tile_to_offset_halves(")[2]
+    ored = re.findall(r"bitwise<0xea>\(word, 0x(\w{8})u, 0x(\w{8})u\)", body)[:2]
+    masks, bases = zip(*((int(mask[4:], 16), half(int(base[4:], 16))) for mask, base in ored), strict=True)
+    bits = [f"{(mask & -mask).bit_length() - 1} to {mask.bit_length() - 1}" for mask in masks]
     c, w, x = int(half(0x6408)), (-2, 5, -1), (1, 2, 3)
     raised = [each + c for each in w]
     total = sum(a * b for a, b in zip(raised, x, strict=True))
     display.say(
         f"An example with w = {', '.join(map(str, w))} and x = {', '.join(map(str, x))}: the tensor core "
         f"multiplies {', '.join(f'{each:,}' for each in raised)} and gets {total:,}. Less {c:,} × {sum(x)} = "
-        f"{c * sum(x):,} that is {total - c * sum(x)}, which is Σ w x. (In a tile the codes lie at other "
-        f"bits of the FP16 number, so the kernels' constants are {one - 8} + 8 and {other - 8} + 8 instead "
-        f"of {c - 8:,} + 8. The idea is the same.)"
+        f"{c * sum(x):,} that is {total - c * sum(x)}, which is Σ w x.\n\nA weight block has its codes at "
+        f"bits {bits[0]} and {bits[1]} of an FP16 number, to save a shift between the two. For the lowest of "
+        f"these bits to be worth 1 the number is {bases[0]:g} or {bases[1]:g} instead of {c - 8:,}. So the "
+        f"kernels have two constants: {bases[0]:g} + 8 in rows g and {bases[1]:g} + 8 in rows g + 8 of a "
+        "tile, where g is lane ÷ 4."
     )
+
+
+def untuned(large: Any, rung: Any) -> dict[str, int]:
+    """The constants of a rung as the ladder times it, untuned."""
+    (case,) = (case for case in study.rungs(*large) if case.impl == rung.name)
+    return study.own_rung(case)[1]
+
+
+def in_flight(here: Lab, spent: Rows, rungs: Any) -> None:
+    """How many bytes of codes the loads of an SM's warps bring at once, by rung, where that was counted."""
+    seen, table = spent.set_index("impl"), []
+    most = _WARPS.get(str(here.run["compute_capability"]), 64)
+    for rung in rungs:
+        if rung.name in seen.index:
+            warps, rows = most * float(seen.loc[rung.name, "occupancy_pct"]) / 100, part_of(rung).rows
+            number = rung.name.partition("_")[0]
+            table.append({"rung": number, "warps": warps, "rows": rows, "kb": warps * rows * 512 / 1e3})
+    if table:
+        names = {"rung": "Rung", "warps": "Warps on an SM", "rows": "Rows a warp"}
+        names |= {"kb": "× 32 lanes × 16 bytes: codes in flight an SM, at most (KB)"}
+        display.table(pd.DataFrame(table), names, {"warps": "{:.0f}", "kb": "{:.0f}"})
 
 
 def rows_of_a_block(before: Any, after: Any) -> None:

@@ -55,9 +55,9 @@ def brings(
             text += f" On the small matrix rung {two} "
             text += f"{display.against(*(rows.loc[name] for name in names))} rung {one}."
     for row in tuned.to_dict("records"):
-        untuned = _macros(after["options"], rungs[two - 1])
-        text += f" *Untuned* means the constants above{', but ' * bool(untuned)}{untuned}."
-        text += f" **Tuned** for this matrix ({_macros(row['options'], rungs[two - 1])}) it "
+        other = " ".join(sorted(set(str(row["options"]).split()) - set(str(after["options"]).split())))
+        text += " *Untuned* means the constants above."
+        text += f" **Tuned** for this matrix ({_macros(other, rungs[two - 1])}) it "
         text += f"reaches {row['gb_s']:,.0f} GB/s"
         text += f" and spends {seen['each'][row['impl']]:.1f}." if row["impl"] in seen.index else "."
         text += _more_tiles(seen, row, after["impl"], rungs[two - 1])
@@ -110,7 +110,7 @@ def _cause(was: Any, now: Any, two: int, rungs: Any) -> str:
             else f" Time falls as the instructions do: rung {two} is {both}."
         )
     if faster > fewer and waits < waited:
-        text = f" Fewer instructions alone do not explain that: it is {both}. Waits are shorter, too: {told}."
+        text = f" It is {both}, and waits are shorter: {told}."
         busy = (was.get("stall_math_pipe_throttle", 0.0), now.get("stall_math_pipe_throttle", 0.0))
         if busy[1] > busy[0] + 0.5:
             text += f" Those for a busy unit grow, from {busy[0]:.1f} to {busy[1]:.1f}."

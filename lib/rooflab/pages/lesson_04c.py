@@ -34,7 +34,7 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     if ours["impl"].iloc[0] != ours["impl"].iloc[-1]:
         answer += ", each with the kernel that suits it"
     if len(gain):
-        answer += f". There INT4 is {_fast(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
+        answer += f". INT4 is {_fast(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
         answer += f"{_fast(gain.iloc[-1])} at {gain.index[-1]}"
     answer += f". {ahead_in_short(gains_of(here, shapes, batches))}"
     able = (
@@ -51,7 +51,8 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
     plot.label_ends(ax)
     said = f"{title} on {gpu}, {plot.dates(pd.concat([ours, theirs]))}: medians, and the middle half of the "
-    said += f"samples shaded. {listed(_went(ours, 'INT4') + _went(theirs, 'FP16'))}."
+    said += "samples shaded, where it is wider than the line. "
+    said += f"{listed(_went(ours, 'INT4') + _went(theirs, 'FP16'))}."
     return answer, able, (fig, said)
 
 
@@ -110,11 +111,11 @@ def takeaway(here: Lab, batches: list[Any], shapes: list[Any], rows: Rows, table
     text += ".\n- CUDA cores pay at least a multiply-add a weight for every token. Many tokens need tensor "
     text += "cores, an x that warps share, and copies that run ahead.\n"
     ends = stops_in_short(gains_of(here, shapes, batches))
-    text += f"- {here.run['gpu']}: {ends[0].lower()}{ends[1:]}" if ends else ""
+    ends = ends if ends[:2].isupper() else f"{ends[:1].lower()}{ends[1:]}"
+    text += f"- {here.run['gpu']}: {ends}" if ends else ""
     if len(slow) and slow.min() > 1:
-        text += (
-            "\n- Unpacking first (two-op, our kernel) is slower than never quantising, at all points timed."
-        )
+        text += "\n- Unpacking first (two-op, our kernel) is slower than never quantising, at all "
+        text += f"{len(slow)} points at which both were timed."
     display.say(text)
 
 

@@ -130,8 +130,9 @@ def answered(us: Any, bound: Any, first: int, free: int, step: Step | None) -> s
     if not {first, free} <= set(us.index) or free <= first:
         return ""
     grown, last = us[free] / us[first], int(bound.index[-1])
-    word = "Yes" if grown < 1.05 else "Nearly" if grown < 1.5 else "No"
-    word += ", but in steps" if word == "Nearly" and step and grows_by_builds(step) else ""
+    word = "Yes" if grown < 1.05 else "Nearly" if grown < 1.15 else "No"
+    word += ", but they are cheap" if word == "No" and grown < 0.2 * free / first else ""
+    word += ", and time grows in steps" if grown >= 1.05 and step and grows_by_builds(step) else ""
     text = f"**{word}: {free} tokens take {grown:.2f} times as long as {first}"
     text += f" (predicted: {bound[free] / bound[first]:.2f}).** "
     if last in us.index and last != free:
@@ -184,15 +185,14 @@ def _spans(found: Rows, first: str, last: str, form: str) -> list[str]:
     return [a if a == b else f"{a}–{b}" for a, b in ends]
 
 
-def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free: int) -> Rows:
+def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free: int) -> None:
     """Draw for how long DRAM and tensor cores are busy and instructions issue, beside the kernel's time;
     say what grows up to `free` tokens; the counters.
     """
     seen = _counters(here, shapes)
     most = most_counted(seen, drawn)
     if most.empty:
-        display.say("**Why is not known:** Nsight Compute could not count here.")
-        return most
+        return display.say("**Why is not known:** Nsight Compute could not count here.")
     if grown := _grown(most, free):
         display.say(grown)
     title = f"How long each unit is busy, {most['shape'].iloc[0]}"
@@ -222,7 +222,6 @@ def busy_units(here: Lab, drawn: Any, shapes: list[Any], step: Step | None, free
     notes = (_by_column(most), _stepped(most, step), _below_bound(here, most))
     title = "What else the counters say, and every shape that was counted"
     display.fold_parts(title, [*filter(None, notes), (seen, names, forms)])
-    return most
 
 
 def _under_nsight(here: Lab, most: Rows) -> str:
@@ -317,18 +316,23 @@ def _grown(most: Rows, free: int) -> str:
     first, last = (counted(int(row["batch"]), "token") for row in (a, b))
     grown = [unit for unit in _UNITS if b[unit] > 1.1 * a[unit]]
     if not grown or "memory" in grown:
-        text = f"From {first} to {last} {listed(_since(early, u) for u in grown)} do more. " if grown else ""
+        text = f"From {first} to {last} {_longer_busy(early, grown)}. " if grown else ""
     else:
         rest = [f"{round(row['us'], 1) - round(row['memory'], 1):.1f}" for row in (a, b)]
         text = (
             f"**Memory is busy {_ends(a['memory'], b['memory'])} µs for {first} and for {last}: more tokens "
         )
         text += f"cost no more reading. The rest of the time grows from {rest[0]} to {rest[1]} µs.** "
-        text += f"There {listed(_since(early, u) for u in grown)} do more. "
+        text += f"In it {_longer_busy(early, grown)}. "
     busy = b[list(_UNITS)].astype(float)
     if busy.max() > 0.9 * b["us"]:
         return f"{text}At {last} one is busy nearly all the time, so it limits: {busy.idxmax()}."
-    return text.strip()
+    return f"{text}How much of that the kernel waits for, busy times do not say." if grown else text.strip()
+
+
+def _longer_busy(early: Rows, grown: list[str]) -> str:
+    """Which units work for longer, and from how many tokens on."""
+    return f"{listed(_since(early, unit) for unit in grown)} are busy for longer"
 
 
 def _ends(first: float, last: float) -> str:
@@ -381,13 +385,9 @@ def _named(shape: Any) -> str:
     return f"{shape[0]:,} × {shape[1]:,}"
 
 
-def open_questions(here: Lab, drawn: Any, step: Step | None, most: Rows) -> None:
+def open_questions(here: Lab, drawn: Any, step: Step | None) -> None:
     """List what the record leaves open of why time grows."""
     lines = list[str]()
-    if len(most) > 1:
-        lines.append(
-            "How much of the added time each unit's work costs: busy times do not say what waits for what."
-        )
     if step:
         lines.append(f"{differ(here, drawn, step)} What each change costs was not timed.")
     tiled = any(case.impl.startswith("12_") and case.batch > _COUNTED[-1] for case in here.cases("int4"))

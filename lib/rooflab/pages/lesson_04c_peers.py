@@ -22,6 +22,8 @@ _ALLOWED = (
     "The largest error of each, as a share of the allowed one:"
 )
 
+_REACHED = {"kind": "Goals", "met": "Met", "miss": "Missed by most"}, dict[str, str]()
+
 
 def gated_points(
     shapes: list[Any], batches: list[Any], here: Lab, rungs: Any
@@ -57,12 +59,14 @@ def beside_others(here: Lab, rows: Rows, shapes: list[Any], some: list[Any], gpu
     """Behind one line: ours against its peers, rested and sustained, and the goals; how exact all are."""
     title, parts = "Other INT4 kernels, a burst against a sustained run, and the goals", list[Any]()
     text, faster = against_peers(rows, shapes, some)
-    reached, board = _goals(here, rows, gpu, shapes)
+    reached, board = _goals(here, rows, shapes)
     slow = two_op_over_fp16(rows)
     if len(slow):
-        text += f" Two-op, our kernel, takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16, "
+        text += f"\n- Two-op, our kernel, takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16, "
         text += "over all shapes: it writes FP16 weights and reads them again."
-    display.say(f"{text} {reached}".strip())
+    display.say(text.strip())
+    if len(reached):
+        display.table(reached, *_REACHED, f"Goals set before the kernels were written, on {gpu}")
     parts += [*([faster] if faster else []), _states_compared(here, gpu)]
     display.fold_parts(title, [*parts, *board, f"**How exact each has to be, and is.** {exact}"])
 
@@ -83,9 +87,8 @@ def against_peers(rows: Rows, shapes: list[Any], some: list[Any]) -> tuple[str, 
     names = {"shape": "n × k"} | {f"b{b}": counted(b, "token") for b in some}
     seen = {name: n for name in peers if (n := times[name].count())}
     few = {name: n for name, n in seen.items() if n < len(ahead)}
-    text = "Against other INT4 kernels: ours is faster than "
-    text += f"{listed([name for name in seen if name not in few]) or 'any peer'} at {(ahead > 1).sum()} of "
-    text += f"{len(ahead)} points (a shape at a number of tokens), at "
+    text = f"- Ours is faster than {listed([name for name in seen if name not in few]) or 'any peer'} at "
+    text += f"{(ahead > 1).sum()} of {len(ahead)} points (a shape at a number of tokens): "
     text += f"{ahead.min():.2f} to {ahead.max():.2f} times the speed of the fastest."
     return text, (table, names, {}, "How many times as fast as the fastest peer")
 
@@ -98,40 +101,43 @@ def _states_compared(here: Lab, gpu: str) -> Any:
     return both, states.DUEL, states.DUEL_FORMATS, title
 
 
-def _goals(here: Lab, rows: Rows, gpu: str, shapes: list[Any]) -> tuple[str, list[Any]]:
-    """How many floors and aims that were set before the kernels were reached, and each."""
+def _goals(here: Lab, rows: Rows, shapes: list[Any]) -> tuple[Rows, list[Any]]:
+    """A row for floors and one for aims that were set before the kernels, and each goal."""
     square = [c for c in here.cases("int4") if (c.n, c.k) == study.SQUARE]
     squared = here.measure("int4", square) if square else rows[:0]
     goals = claims.select("04c_batch", source=claims.COURSE)
     evidence = claims.Evidence(here.store, {"int4": pd.concat([rows, squared])})
     board = claims.board(goals, evidence)
-    met = board["word"].eq(claims.HOLDS).groupby(board["group"]).agg(["sum", "size"])
-    kinds = [kind for kind in ("floor", "aim") if kind in met.index]
-    meant = {"floor": "the least asked", "aim": "hoped for"}
-    counts = [f"{met['sum'][kind]} of {met['size'][kind]} {kind}s ({meant[kind]})" for kind in kinds]
+    meant = {"floor": "floors: the least asked", "aim": "aims: hoped for"}
+    reached = []
+    for kind, name in meant.items():
+        mine = (board["group"] == kind).to_numpy()
+        if mine.any():
+            held = board["word"].eq(claims.HOLDS)[mine]
+            miss = _largest_miss(goals, board, kind)
+            reached.append({"kind": name, "met": f"{held.sum()} of {len(held)}", "miss": miss})
     board["met"] = board["word"].replace({claims.HOLDS: "yes", claims.SHORT: "no"})
     board["what"] = board["says"] + ": " + board["quantity"]
     names = {"group": "Kind", "what": "What", "bars": "Asked"}
     names |= {"measured": "Reached", "met": "Met"}
     board["bars"] = board["bars"].str.replace(" ", "\u00a0")
-    said = f"Goals set before the kernels were written: {listed(counts)} met on {gpu}."
     alone = f"{study.SQUARE[0]:,} × {study.SQUARE[1]:,} is timed for one goal alone; it is none of this "
     alone += "page's shapes."
     notes = [alone] if study.SQUARE not in shapes else []
-    return said + _largest_miss(goals, board) if counts else "", [
+    return pd.DataFrame(reached), [
         *notes,
         (board, names, {}, "Goals set before the kernels were written"),
     ]
 
 
-def _largest_miss(goals: Any, board: Rows) -> str:
-    """The goal that is missed by most, and by how much; nothing where none is missed."""
+def _largest_miss(goals: Any, board: Rows, kind: str) -> str:
+    """The goal of a kind that is missed by most, and by how much; nothing where none is missed."""
     missed = []
     for (_, _, test), (_, row) in zip(claims.shown(goals), board.iterrows(), strict=True):
-        if row["word"] == claims.SHORT and row["value"] and test.bar.value:
+        if row["group"] == kind and row["word"] == claims.SHORT and row["value"] and test.bar.value:
             ratio = row["value"] / test.bar.value
             missed.append((max(ratio, 1 / ratio), row))
     if not missed:
         return ""
     row = max(missed, key=lambda one: one[0])[1]
-    return f" Missed by most: {row['says']}, {row['quantity']} {row['measured']}, asked {row['bars']}."
+    return f"{row['says']}, {row['quantity']}: {row['measured']}, asked {row['bars']}"

@@ -124,22 +124,23 @@ def a_further_token(wide: Rows, rungs: Any) -> float:
     return (us.iloc[-1] - us.iloc[0]) / (us.index[-1] - us.index[0]) if len(us) > 1 else float("nan")
 
 
-def over_time(here: Lab, rungs: Any) -> Any:
-    """Rungs 9 to 11 over time, as long as they took at the most tokens at which all three were timed."""
-    whole = _times(here).dropna()
-    shape = f"{_SHAPE[0]:,} × {_SHAPE[1]:,}"
-    whose = f"{shape}, {counted(int(whole.index[-1]), 'token')}" if len(whole) else ""
-    us = [float(value) for value in whole.iloc[-1]] if len(whole) else []
-    return diagram.slots_over_time([rungs[number - 1] for number in _NUMBERS], us, whose)
-
-
-def built_for_most(here: Lab) -> dict[str, dict[str, int]]:
-    """The constants of rungs 9 to 11 by name, as they are timed below at the most tokens; without a rung that
-    is not.
+def over_time(here: Lab, rungs: Any, number: int, read_roof: float, peak: float | None) -> Any:
+    """Say what rung 9, 10 or 11 takes at the most tokens at which all three were timed, beside the bound or
+    the rung before; that rung over time.
     """
-    cases = sorted(study.for_tokens(here.sized), key=lambda case: case.batch)
-    names = [int4.LADDERS["int4"][number - 1].name for number in _NUMBERS]
-    return {case.impl: study.own_rung(case)[1] for case in cases if case.impl in names}
+    whole, at = _times(here).dropna(), _NUMBERS.index(number)
+    us, whose = list[float](), ""
+    if len(whole):
+        tokens, us = int(whole.index[-1]), [float(value) for value in whole.iloc[-1]]
+        whose = f"{_SHAPE[0]:,} × {_SHAPE[1]:,}, {counted(tokens, 'token')}"
+        if at:
+            text = f"Rung {number - 1} → {number}: {us[at - 1]:.1f} → {us[at]:.1f} µs ({whose}), "
+            text += f"{us[at - 1] / us[at]:.2f} times the speed."
+        else:
+            least = bound_us(*_SHAPE, tokens, "int4_g128", read_roof, peak)
+            text = f"Rung {number}: {us[0]:.1f} µs ({whose}), {us[0] / least:.1f} times the bound."
+        display.say(f"**{text}**")
+    return diagram.slots_over_time([rungs[one - 1] for one in _NUMBERS], at, us, whose)
 
 
 def worth_by_batch(here: Lab, read_roof: float, peak: float | None) -> None:

@@ -112,22 +112,18 @@ def _ends(gains: Rows) -> dict[Any, tuple[int, int | None]]:
     return found
 
 
-_FIRST = (
-    "In rung 13 the divided tiles come *first*, so that the sums that one block leaves to another are there "
-    "early:"
-)
-
-
 def more_tokens(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> None:
-    """Name what does more tokens than a block of rung 11 holds; how rungs 12 and 13 do it, folded."""
+    """Name what does more tokens than a block of rung 11 holds and draw it; why by its registers, folded."""
     display.say(
         f"Beyond {batches[-1]} tokens, on Hopper GPUs, y, the result, is cut into *tiles*, some rows by some "
         "tokens. **Rung 12** ([source](../kernels/int4/12_token_tiles.cu)) runs a block for each tile. "
         "**Rung 13** ([source](../kernels/int4/13_stream_k.cu)) runs one block for each SM, which takes tile "
-        "after tile, and divides along k the tiles that would leave SMs idle at the end (*stream-K*)."
+        "after tile, and divides along k the tiles that would leave SMs idle at the end (*stream-K*). These "
+        "come *first*, so that the sums that one block leaves to another are there early:"
     )
-    parts = [_sums_in_registers(here, drawn, batches, rungs), _FIRST, diagram.tiles_in_turns().html()]
-    display.fold_parts(f"How rungs 12 and 13 do more than {batches[-1]} tokens", parts)
+    diagram.tiles_in_turns().show()
+    why = _sums_in_registers(here, drawn, batches, rungs)
+    display.fold_parts("Why a block of rung 11 takes no more tokens", [why])
 
 
 def _sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> str:
@@ -239,8 +235,8 @@ def _passed(gains: Rows, shape: Any, times: Rows, roofs: tuple[float, float | No
     at, formats = times.loc[(n, k, over[0])], {"fp16": "fp16", "ours": "int4_g128"}
     off = {who: at[who] / bound_us(n, k, over[0], format, *roofs) for who, format in formats.items()}
     return (
-        f"At {counted(over[0], 'token')} the gain is above the ratio: FP16 takes {off['fp16']:.2f} times its "
-        f"bound, ours {off['ours']:.2f} times. "
+        f"At {counted(over[0], 'token')} the gain is above the ratio, as FP16 is further from its bound: "
+        f"{allows(n, k, over[0], *roofs):.3f} × {off['fp16']:.3f} ÷ {off['ours']:.3f} = {row[over[0]]:.2f}. "
     )
 
 

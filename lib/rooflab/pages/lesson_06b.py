@@ -18,14 +18,17 @@ from rooflab.pages.lesson_06b_occupancy import busy_units as busy_units
 from rooflab.pages.lesson_06b_occupancy import worth_of_the_same
 from rooflab.pages.lesson_06b_pace import changed_copies as changed_copies
 from rooflab.pages.lesson_06b_pace import drawing_tested as drawing_tested
+from rooflab.pages.lesson_06b_pace import gain_of_roles as gain_of_roles
 from rooflab.pages.lesson_06b_pace import one_thread_copies as one_thread_copies
 from rooflab.pages.lesson_06b_pace import pace_of_roles as pace_of_roles
 from rooflab.pages.lesson_06b_pace import pace_of_the_drawing as pace_of_the_drawing
 from rooflab.pages.lesson_06b_pace import pair_at_work as pair_at_work
+from rooflab.pages.lesson_06b_pace import queries_kept as queries_kept
 from rooflab.pages.lesson_06b_pace import ring_at_work as ring_at_work
 from rooflab.pages.lesson_06b_pace import roles_at_work as roles_at_work
 from rooflab.pages.lesson_06b_pace import roles_in_detail as roles_in_detail
 from rooflab.pages.lesson_06b_pace import roles_tested as roles_tested
+from rooflab.pages.lesson_06b_peers import above_the_roof as above_the_roof
 from rooflab.pages.lesson_06b_peers import again, peers_words
 from rooflab.pages.lesson_06b_rungs import SMALL, largest_step, page_order
 from rooflab.pages.lesson_06b_rungs import a_warp_ahead as a_warp_ahead
@@ -260,25 +263,6 @@ def fastest_by_width(sweep: Any, gpu: str) -> None:
     display.table(lines, dict(zip(names, names, strict=True)), forms, caption)
 
 
-def above_the_roof(every: Rows, spec: Any) -> None:
-    """Say which kernel passes the roof of matrix products, and why it may; nothing where none does."""
-    over = every[every["roof_fraction"] > 1]
-    if over.empty:
-        return
-    most = over.loc[over["roof_fraction"].idxmax()]
-    text = f"At {most['seq']:,} tokens, {most['head_dim']} wide, {most['impl']} passes the matrix roof with "
-    text += f"{most['tflop_s']:,.0f} TFLOP/s. That roof is what a library reached with random matrices in "
-    text += "[lesson 01b](01b_roofs.ipynb), at the clock rate that their power draw allowed. "
-    if spec:
-        text += f"The datasheet's peak is {spec.fp16_tensor:,.0f}. "
-    if spec and most["tflop_s"] <= spec.fp16_tensor:
-        text += (
-            "Less power may explain it, which is not tested: most weights of a softmax are near zero, and "
-        )
-        text += "multiplying those draws less."
-    display.fold_parts(f"What may let {most['impl']} pass the matrix roof", [text])
-
-
 def _not_asked(shown: Rows) -> str:
     """Peers that are the fastest on a kind of shape with some heads, and not recorded on it with others."""
     longest = shown.groupby(["shape", "grouped"])["seq"].transform("max")
@@ -394,7 +378,9 @@ def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
     text += f"- Occupancy alone does not set the rate: {pair}.\n" if pair else ""
     if len(own):
         text += f"- A head of {width} runs at {own['tflop_s'].iloc[0]:,.0f} TFLOP/s on the {gpu}"
-        text += f"; {peers_words(here, own.iloc[0], peers.iloc[0])}.\n" if len(peers) else ".\n"
+        more = again(here, own.iloc[0], peers.iloc[0]) if len(peers) else ""
+        text += f"; {peers_words(here, own.iloc[0], peers.iloc[0])}" if len(peers) else ""
+        text += f". {more}.\n" if more else ".\n"
     portable = own[~own["impl"].isin(op.HOPPER)]
     text += "- Every shape has a rung without Hopper's instructions, too"
     if len(portable) and len(own):

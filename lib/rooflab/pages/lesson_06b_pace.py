@@ -157,12 +157,12 @@ def changed_copies(here: Lab) -> diagram.Drawing:
 
 
 def ring_at_work(here: Lab) -> diagram.Drawing:
-    """The slots of rung 10's ring and their barriers, at the lengths of its drawing over time."""
-    found = full_and_empty.arrivals(paired.rung().path.read_text(encoding="utf-8"))
+    """The slots of rung 9's ring and their barriers, at the lengths of its drawing over time."""
+    found = full_and_empty.arrivals(over_time.rung().path.read_text(encoding="utf-8"))
     text = f"A *full* barrier opens at {found.full} arrivals, one from each thread that copies the tile; an "
     text += f"*empty* one at {found.empty}, one from each consumer warp:"
     display.say(text)
-    return diagram.ring(roles.lengths(*over_time.rates(here)), 10)
+    return diagram.ring(diagram.of_lab(here))
 
 
 def pair_at_work(here: Lab, every: Rows) -> None:
@@ -171,16 +171,16 @@ def pair_at_work(here: Lab, every: Rows) -> None:
     run, best = paired.run_of(takes), _best(every, paired.RUNG)
     softmaxes = sum(bar.row == "softmax" for bar in run.bars)
     diagram.paired_over_time(takes).show()
-    text = f"Of {softmaxes} softmaxes {len(paired.beside(run))} run beside a product. "
+    text = f"In this model {len(paired.beside(run))} of {softmaxes} softmaxes run beside a product. "
     text += "But tensor cores wait for copies: they" if takes.copy > takes.product else "Tensor cores"
     text += f" multiply {paired.busy(run)[1]:.0%} of the time"
     if best is not None:
         tiles = _tiles_of(int(best["seq"]))
         share = paired.busy(paired.run_of(takes, tiles))[1]
         got = float(best["roof_fraction"])
-        text += f", with {best['seq']:,} tokens {share:.0%}. Measured: {got:.0%} of the roof"
+        text += f", with {best['seq']:,} tokens {share:.0%}. **Measured: {got:.0%} of the roof**"
         if got < share:
-            text += ". What takes the rest is not known; the two waits are drawn without length"
+            text += ": the model leaves something out, among it the two waits for each other"
     display.say(f"{text}.")
 
 
@@ -218,12 +218,17 @@ def roles_at_work(here: Lab) -> None:
     own, shared, products = 2 * takes.copy, 2 * takes.copy / found.cluster, 2 * takes.product
     text = "The first four tiles, twice on one scale: above as if each block copied for itself, below as the "
     text += f"rung does it. **A tile's two copies take {shared:.2f} µs in place of {own:.2f}, and its two "
-    text += f"products {products:.2f}"
-    text += ": now products set the pace.**" if shared < products < own else ".**"
-    text += " An arrow hands P over. A block's queries Q are its own, so their copy is not shared. Products "
-    text += "that run at once share the tensor cores, so both boxes are longer."
+    text += f"products {products:.2f}{_pace(shared, products)}** An arrow hands P over: P0 only when "
+    text += f"{_share_before(found)} of the scores QK1 are made, so that these end first and PV0 runs beside "
+    text += "their softmax. A block's queries Q are its own, so their copy is not shared. Products that run "
+    text += "at once share the tensor cores, so both boxes are longer."
     display.say(text)
     diagram.warp_roles(takes, tiles).show()
+
+
+def _share_before(found: roles.Roles) -> Fraction:
+    """Of a tile's scores, the share that is made before the weights of the tile before are handed over."""
+    return Fraction(found.before).limit_denominator(64)
 
 
 def _beside_softmaxes(here: Lab) -> str:
@@ -253,29 +258,31 @@ def _worth_of_holding(here: Lab, found: roles.Roles) -> str:
 
 
 def roles_in_detail(here: Lab, every: Rows) -> None:
-    """Show, folded, when rung 12 hands its weights over, where its queries are, and its drawing's lengths."""
+    """Show, folded, when rung 12 hands its weights over, and its drawing's lengths."""
     found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
-    share = columns.share_of(roles.RUNG, roles.WIDTH)
-    kept = columns.operands_kept(share, roles.WIDTH)
-    until = Fraction(found.before).limit_denominator(64)
     parts = [
         f"""\
-**Why is P held back until {until} of the next scores are made?** Handed over at once, P[t] V[t] would share \
-the tensor cores with those scores, if K[t + 1] is there: both end late, and nothing multiplies during the \
-next softmax. Held back, the scores end first, and P[t] V[t] runs beside their softmax. \
+**Why is P held back until {_share_before(found)} of the next scores are made?** Handed over at once, \
+P[t] V[t] would share the tensor cores with those scores, if K[t + 1] is there: both end late, and nothing \
+multiplies during the next softmax. Held back, the scores end first, and P[t] V[t] runs beside it. \
 {_beside_softmaxes(here)} What that is worth, and other shares, are not recorded. \
 {_worth_of_holding(here, found)}"""
     ]
-    if kept:
-        whole = share.queries * roles.WIDTH // 2 // share.threads
-        columns_left = roles.WIDTH * (whole - kept[0]) // whole
-        where = f"**Where are the queries?** {share.queries} rows of {roles.WIDTH} FP16 numbers would take "
-        where += f"{whole} registers a thread of "
-        where += f"warpgroup 0. It keeps {kept[0]}, beside {kept[1]} of scores (drawn above); the last "
-        where += f"{columns_left} columns stay in shared memory."
-        parts.append(where)
     parts.append(_lengths_of_roles(here, found, every))
-    display.fold_parts("Why P is held back, where the queries are, and the lengths", parts)
+    display.fold_parts("Why P is held back, and the lengths", parts)
+
+
+def queries_kept() -> None:
+    """Say where rung 12's warpgroup of scores has its queries, below the drawing of registers."""
+    share = columns.share_of(roles.RUNG, roles.WIDTH)
+    kept = columns.operands_kept(share, roles.WIDTH)
+    if kept is None:
+        return
+    whole = share.queries * roles.WIDTH // 2 // share.threads
+    text = f"Warpgroup 0 has no outputs, so its registers hold queries Q: {share.queries} rows of "
+    text += f"{roles.WIDTH} FP16 numbers are {whole} registers a thread. It keeps {kept[0]} of them, beside "
+    text += f"{kept[1]} of scores; the other {roles.WIDTH * (whole - kept[0]) // whole} columns of Q it "
+    display.say(text + "reads from shared memory.")
 
 
 def _best(every: Rows, name: str = roles.RUNG) -> pd.Series | None:
@@ -297,7 +304,7 @@ def _lengths_of_roles(here: Lab, found: roles.Roles, every: Rows) -> str:
     takes, tile = roles.lengths(*over_time.rates(here)), roles.ROWS_OF_A_TILE
     copies, products = 2 * takes.copy / found.cluster, 2 * takes.product
     size = 4 * tile * roles.WIDTH / 1024
-    text = f"**How long?** Divided as for rung 9 (appendix), a tile's two copies, {size:.0f} KiB shared by "
+    text = f"**How long?** Divided as for rung 9, a tile's two copies, {size:.0f} KiB shared by "
     text += f"{found.cluster} blocks, take {copies:.2f} µs, and its two products, 4 × {tile} × {tile} × "
     text += f"{roles.WIDTH} FLOPs, {products:.2f}"
     text += _pace(copies, products)
@@ -308,50 +315,82 @@ def _lengths_of_roles(here: Lab, found: roles.Roles, every: Rows) -> str:
     return text
 
 
+class _Drawn(NamedTuple):
+    """The shares of time that tensor cores are busy in the drawings, for 4 tiles and for those of a block of
+    so many tokens: of rung 10, and of rung 12 with own copies and with shared ones; rung 12's best row.
+    """
+
+    ten: list[float]
+    alone: list[float]
+    shared: list[float]
+    tokens: int
+    best: pd.Series | None
+
+
+def _drawn(here: Lab, every: Rows) -> _Drawn:
+    """What the drawings of rungs 10 and 12 allow, on a lab's device."""
+    best, takes = _best(every), roles.lengths(*over_time.rates(here))
+    tokens = _TOKENS if best is None else int(best["seq"])
+    counts = (4, _tiles_of(tokens))
+    ten = [paired.busy(paired.run_of(takes, count))[1] for count in counts]
+    runs = [roles.both_runs(takes, count)[1] for count in counts]
+    alone, shared = ([roles.busy(each[k])[1] for each in runs] for k in (0, 1))
+    return _Drawn(ten, alone, shared, tokens, best)
+
+
+def gain_of_roles(here: Lab, every: Rows) -> None:
+    """Say, before rung 12 is explained, which of its changes the gain comes from by the drawings."""
+    drawn = _drawn(here, every)
+    alone, shared = drawn.alone[1] - drawn.ten[1], drawn.shared[1] - drawn.alone[1]
+    text = "By the arithmetic of this section's drawings, roles and one thread's copies "
+    text += _busier(drawn.ten[1], drawn.alone[1], "")
+    text += f"; sharing copies {_busier(drawn.alone[1], drawn.shared[1], 's')}."
+    if max(alone, shared) >= 0.02:
+        if shared > 2 * alone:
+            text += " **So most of the gain is probably the sharing.**"
+        elif alone > 2 * shared:
+            text += " **So most of the gain is probably not the sharing.**"
+    text += " The waits of warpgroups for each other, which roles end, have no length in the drawings."
+    display.say(text)
+
+
+def _busier(before: float, after: float, s: str) -> str:
+    """How the share of time in which tensor cores are busy changes, in words; `s` is the verb's ending."""
+    if abs(after - before) < 0.02:
+        return f"change{s} almost nothing (tensor cores busy {before:.0%} and {after:.0%} of the time)"
+    return f"take{s} tensor cores from {before:.0%} to {after:.0%} busy"
+
+
 def roles_tested(here: Lab, every: Rows) -> None:
     """Show the share of time that the drawings of rungs 10 and 12 have tensor cores busy, beside the share of
     the roof that was measured; say what of rung 12 that makes necessary.
     """
-    best, takes = _best(every), roles.lengths(*over_time.rates(here))
-    tokens = _TOKENS if best is None else int(best["seq"])
-    tiles = _tiles_of(tokens)
-    ten, (alone, shared) = (
-        [paired.busy(paired.run_of(takes, count))[1] for count in (4, tiles)],
-        [[roles.busy(roles.both_runs(takes, count)[1][k])[1] for count in (4, tiles)] for k in (0, 1)],
-    )
-    before = _best(every, paired.RUNG)
+    drawn = _drawn(here, every)
+    best, tiles = drawn.best, _tiles_of(drawn.tokens)
     rows = [
-        ("Rung 10", *ten, _of_the_roof(before)),
-        ("Rung 12, own copies", *alone, "not timed"),
-        ("Rung 12, shared copies", *shared, _of_the_roof(best)),
+        ("Rung 10", *drawn.ten, _of_the_roof(_best(every, paired.RUNG))),
+        ("Rung 12, own copies", *drawn.alone, "not timed"),
+        ("Rung 12, shared copies", *drawn.shared, _of_the_roof(best)),
     ]
-    names = ("Drawing", "Busy, 4 tiles", f"Busy, {tiles} tiles", "Measured, of the roof")
+    names = ("Drawing", "Model: busy, 4 tiles", f"Model: busy, {tiles} tiles", "Measured: of the roof")
     frame = pd.DataFrame(rows, columns=list(names))
     forms = dict.fromkeys(names[1:3], "{:.0%}")
-    caption = (
-        f"Tensor cores in the drawings; of {tokens:,} tokens a block sees {tiles} tiles on average (causal)"
-    )
+    caption = f"Tensor cores in the drawings and measured; of {drawn.tokens:,} tokens a block sees {tiles} "
+    caption += "tiles on average (causal)"
     display.table(frame, dict(zip(names, names, strict=True)), forms, caption)
-    text = "**Test**: by this arithmetic roles alone "
-    if abs(alone[1] - ten[1]) < 0.02:
-        text += "change almost nothing"
-    else:
-        text += f"take tensor cores from {ten[1]:.0%} to {alone[1]:.0%} busy"
-    text += (
-        ", and sharing changes nothing. "
-        if abs(shared[1] - alone[1]) < 0.02
-        else (f", and sharing takes tensor cores from {alone[1]:.0%} to {shared[1]:.0%} busy. ")
-    )
     if best is None:
-        return display.say(f"{text}Rung 12's rate is not recorded here.")
+        return display.say("**Test**: rung 12's rate is not recorded here.")
     got = float(best["roof_fraction"])
-    if got > shared[1]:
-        text += f"The measured {got:.0%} is more: a length in the drawing is too long."
-    elif _needs(best) > over_time.rates(here)[0]:
-        text += f"The measured {got:.0%} would take more GB/s of copies without sharing than were seen on "
-        text += "this GPU, so sharing very likely is necessary. What takes the rest is not known."
+    text = f"**Test**: measured {got:.0%}, "
+    if got > drawn.shared[1]:
+        text += "more than the model: a length in it is too long."
     else:
-        text += f"Measured with both: {got:.0%}. What takes the rest is not known."
+        if _needs(best) > over_time.rates(here)[0]:
+            text += "which would take more GB/s of copies without sharing than were seen on this GPU: so "
+            text += "sharing very likely is necessary"
+        else:
+            text += "with roles and sharing"
+        text += f". The model's {drawn.shared[1]:.0%} is a limit; what takes the rest is not known."
     display.say(text)
 
 

@@ -1,11 +1,14 @@
-"""What lesson 06b says of the fastest library: its rate, and what is published of it."""
+"""What lesson 06b says of the fastest library, what is published of it, and what passes the roof."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.view import display
+from rooflab.words import listed
 
 
 def published(here: Lab, peer: Rows) -> float:
@@ -38,5 +41,37 @@ def again(here: Lab, own: Rows, peer: Rows) -> str:
     for state, said in (("burst", "after a rest"), ("sustained", "while each runs on and on")):
         both = rows[rows["state"] == state].groupby("impl")["median_us"].min()
         if {own["impl"], peer["impl"]} <= set(both.index):
-            found.append(f"{both[peer['impl']] / both[own['impl']]:.2f} times {said}")
-    return f"Measured again for lesson 00b: {' and '.join(found)}" if found else ""
+            found.append((both[peer["impl"]] / both[own["impl"]], said))
+    if not found:
+        return ""
+    said = [f"{ratio:.2f} times {said}" for ratio, said in found]
+    text = f"Measured again for lesson 00b: {' and '.join(said)}"
+    ratios = [float(peer["median_us"]) / float(own["median_us"]), *(float(ratio) for ratio, _ in found)]
+    return text + ", so neither is ahead in every measurement" * (min(ratios) < 1 < max(ratios))
+
+
+def above_the_roof(every: Rows, spec: Any) -> None:
+    """Say which kernels pass the roof of matrix products, and why they may; nothing where none does."""
+    over = every[every["roof_fraction"] > 1].sort_values("roof_fraction", ascending=False)
+    if over.empty:
+        return
+    most, rest = over.iloc[0], over.drop_duplicates(["impl", "head_dim"]).iloc[1:]
+    text = f"At {most['seq']:,} tokens, {most['head_dim']} wide, {most['impl']} passes the matrix roof with "
+    text += f"{most['tflop_s']:,.0f} TFLOP/s"
+    if len(rest):
+        others = []
+        for (impl, kind), group in rest.groupby(["impl", "kind"], sort=False):
+            rates = [f"{row['tflop_s']:,.0f} at {row['head_dim']} wide" for _, row in group.iterrows()]
+            others.append(f"{impl}{' (a library)' * (kind == 'peer')} with {listed(rates)}")
+        text += f". Others pass it, too, at their best: {'; '.join(others)}"
+    text += ". That roof is what a library reached with random matrices in "
+    text += "[lesson 01b](01b_roofs.ipynb), at the clock rate that their power draw allowed. "
+    if spec:
+        text += f"The datasheet's peak is {spec.fp16_tensor:,.0f}. "
+    if spec and most["tflop_s"] <= spec.fp16_tensor:
+        text += (
+            "Less power may explain it, which is not tested: most weights of a softmax are near zero, and "
+        )
+        text += "multiplying those draws less."
+    who = most["impl"] if rest.empty else "kernels"
+    display.fold_parts(f"What may let {who} pass the matrix roof", [text])

@@ -147,8 +147,8 @@ def a_warp_ahead() -> None:
         said += (
             "**In rung 13 one runs in each step: while one warp takes its softmax, the other multiplies.**"
         )
-    if apart.full[1] + 1 < qk1 and apart.empty[0] + 1 < at["softmax", 1]:
-        said += " Warp 0 finds *full* and *empty* open: they opened at least a step before it came."
+    if apart.full[1] <= pv and apart.empty[0] <= qk1:
+        said += " When warp 0 comes to *full* and *empty*, they are open already: it need not wait there."
     display.say(said.strip())
     text = "In the lower drawing:\n\n"
     text += f"- Step {at['QK', 0]}: scores of tile 0 (QK0).\n"
@@ -161,7 +161,8 @@ def a_warp_ahead() -> None:
     text += ".\n"
     if qk1 > pv + 1:
         text += f"- Step {pv + 1}: warp 0 waits for the tensor cores, which warp 1 has for PV0.\n"
-    text += f"- Step {qk1}: QK1. Slot 1 has been full since the end of step {apart.full[1]:.0f}.\n"
+    text += f"- Step {qk1}: QK1. Slot 1 has been full since the end of step {apart.full[1]:.0f}"
+    text += ", when warp 0 had just finished PV0.\n" if apart.full[1] == pv else ".\n"
     text += f"- Step {at['softmax', 1]}: softmax of tile 1. Warp 0 also copies its share of tile 2 into slot "
     text += f"0, empty since the end of step {apart.empty[0]:.0f}, when warp 1 finished PV0.\n\n"
     text += (

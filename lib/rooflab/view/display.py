@@ -18,6 +18,7 @@ from rooflab.errors import UsageError
 from rooflab.hardware import crossover
 from rooflab.lab.lacking import beyond
 from rooflab.ops import Rung
+from rooflab.view import branches
 from rooflab.view.captions import contestants
 from rooflab.words import listed, times
 
@@ -97,7 +98,7 @@ def _cell(value: object, form: str | None) -> str:
 
 def as_built(text: str, macros: Mapping[str, int]) -> str:
     """CUDA C++ as the preprocessor leaves it for these macros: what they leave out is gone, and so are the
-    directives that ask for them alone (NAME, NAME == n or NAME >= n). Everything else stays.
+    directives that ask for them alone (NAME, NAME == n, NAME >= n or NAME > n). Everything else stays.
     """
     kept: list[str] = []
     asked: list[bool | None] = []  # of every open conditional: whether it holds, None if it asks for others
@@ -105,15 +106,13 @@ def as_built(text: str, macros: Mapping[str, int]) -> str:
         directive = re.match(r"#(if|ifdef|ifndef|elif|else|endif)\b *(.*)", line)
         word, rest = (directive[1], directive[2]) if directive else ("", "")
         if word.startswith("if"):
-            condition = re.fullmatch(r"(\w+)(?: (==|>=) (\d+))?", rest)
+            condition = re.fullmatch(r"(\w+)(?: (==|>=|>) (\d+))?", rest)
             if condition is None or condition[1] not in macros:
                 asked.append(None)
             elif word == "if":
-                value = macros[condition[1]]
-                least = int(condition[3] or 1)
-                asked.append(
-                    value >= least if condition[2] == ">=" else value == least if condition[2] else value != 0
-                )
+                value, number = macros[condition[1]], int(condition[3] or 0)
+                holds = {"==": value == number, ">=": value >= number, ">": value > number}
+                asked.append(holds.get(condition[2], value != 0))
             else:
                 asked.append(word == "ifdef")
         ours = bool(asked) and asked[-1] is not None and word != ""
@@ -133,6 +132,7 @@ def body_of(rung: Rung, built: Mapping[str, int] | None = None) -> str:
     only what these macros leave of it.
     """
     text = as_built(rung.path.read_text(), built or {})
+    text = branches.taken(text, built) if built else text
     start = re.search(r'^(#|extern "C"|__device__|template)', text, re.MULTILINE)
     return text[start.start() if start else 0 :]
 

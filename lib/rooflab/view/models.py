@@ -29,7 +29,8 @@ from rooflab.view.explorer_facts import SAYS
 GPUS = ("h200", "a100-80gb", "l4", "t4", "rtx-4090", "rtx-3060")
 _ROWS, _COLUMNS = 14336, 4096  # of the matrix whose product is turned
 _HALF = 2  # bytes of an FP16 number
-_DEPTH = 64  # the width of a head in `occupancy`
+_SLOTS = 2  # of the ring of tiles in `occupancy`
+_MOST = 255  # registers that a thread can have
 _OTHER_REGISTERS = 40  # of a thread, beside its scores and outputs: addresses, maxima, fragments under way
 SHARED_BY = "h200"  # whose copies share a token
 # GB/s each way: as lesson 10 assumes it of the sheet of an H200, and of sixteen lanes.
@@ -129,29 +130,32 @@ def crossover(tokens: int, bits: int, gpu: str) -> float:
     return roofline.bound(bytes_, flops, spec.dram_gb_s, spec.fp16_tensor).us
 
 
-def _of_block(side: int, stages: int, gpu: str) -> tuple[int, int, int, int, int]:
-    """What roofline.residency asks of a block of attention on tensor cores: four warps of 16 queries, whose
-    scores and outputs are registers, and `stages` of `side` keys and values.
+def _of_block(width: int, keys: int, sharers: int, gpu: str) -> tuple[int, int, int, int, int]:
+    """What roofline.residency asks of a block of attention on tensor cores: four warps, of which `sharers`
+    have the same 16 queries and divide the head's columns; scores and outputs are registers, and a ring has
+    two slots of `keys` keys and values.
     """
     spec, threads = _spec(gpu), 128
-    registers = 16 * (side + _DEPTH) // 32 + _OTHER_REGISTERS
-    shared = _HALF * _DEPTH * 2 * side * stages
+    registers = 16 * (keys + width // sharers) // 32 + _OTHER_REGISTERS
+    shared = _HALF * width * 2 * keys * _SLOTS
     return registers, threads, shared, (spec.shared_kb_per_block + 1) * 1024, spec.threads_per_sm
 
 
-def occupancy(side: int, stages: int, gpu: str) -> float:
-    """Blocks of attention that an SM holds at once. Its shared memory is what a block may have and the 1 KiB
-    that the system takes for each.
+def occupancy(width: int, keys: int, sharers: int, gpu: str) -> float:
+    """Blocks of attention that an SM holds at once, none where a thread needs more registers than it can
+    have. Its shared memory is what a block may have and the 1 KiB that the system takes for each.
     """
-    return roofline.residency(*_of_block(side, stages, gpu))
+    block = _of_block(width, keys, sharers, gpu)
+    return roofline.residency(*block) if block[0] <= _MOST else 0
 
 
-def occupancy_says(side: int, stages: int, gpu: str) -> str:
-    """The shared memory of a block, and what limits the blocks."""
-    block = _of_block(side, stages, gpu)
+def occupancy_says(width: int, keys: int, sharers: int, gpu: str) -> str:
+    """The registers and the shared memory of a block, and what limits the blocks."""
+    block = _of_block(width, keys, sharers, gpu)
     limits = roofline.residency_limits(*block)
     tight = [name for name, allowed in limits.items() if allowed == min(limits.values())]
-    return f"{block[2] // 1024} KiB each; limit: {' and '.join(tight)}"
+    limit = f"limit: {' and '.join(tight)}" if block[0] <= _MOST else f"a thread has at most {_MOST}"
+    return f"{block[0]} registers, {block[2] // 1024} KiB; {limit}"
 
 
 def _of_attention(tokens: int, window: str, heads: int) -> tuple[float, float]:
@@ -276,11 +280,21 @@ MODELS: dict[str, Model] = {
     "occupancy": Model(
         "Blocks of attention that an SM holds at once",
         occupancy,
-        "side",
+        "width",
         "blocks",
-        {"stages": (1, 2, 3, 4), "gpu": _named(GPUS), "side": (32, 48, 64, 96, 128, 192, 256)},
-        {"stages": "Stages", "gpu": "GPU", "side": "side of the tiles"},
-        {"stages": 2, "side": 64},
+        {
+            "sharers": (1, 2, 4),
+            "keys": (16, 64),
+            "gpu": _named(GPUS),
+            "width": (64, 96, 128, 192, 256, 384, 512),
+        },
+        {
+            "sharers": "Sharing warps",
+            "keys": "Keys a tile",
+            "gpu": "GPU",
+            "width": "columns of the head",
+        },
+        {"sharers": 1, "keys": 16, "width": 512},
         says=occupancy_says,
     ),
     "attention": Model(

@@ -99,6 +99,7 @@ def kernel(
     helpers: Sequence[str] = (),
     below: Rung | None = None,
     built: Mapping[str, int] | None = None,
+    values: Mapping[str, int] | None = None,
     folded: bool = False,
     launch: bool = True,
     aside: bool = False,
@@ -111,6 +112,7 @@ def kernel(
         helpers=helpers,
         below=below,
         built=built,
+        values=values,
         folded=folded,
         launch=launch,
         aside=aside,
@@ -126,6 +128,7 @@ def whole(
     helpers: Sequence[str] = (),
     below: Rung | None = None,
     built: Mapping[str, int] | None = None,
+    values: Mapping[str, int] | None = None,
     folded: bool = False,
     launch: bool = True,
     aside: bool = False,
@@ -137,13 +140,15 @@ def whole(
     does, in Markdown; they are numbered by their lines. `helpers` are functions of kernels/common that carry
     the idea, shown before the kernel: a name, or the beginning of a signature where a name is overloaded
     ("load_streaming(const uint4*"), behind its header's name where several have it ("ring_tma.cuh/fetch").
-    `built` leaves only what these macros do of rung and helpers, as display.as_built says. `folded` puts
+    `built` leaves only what these macros do of rung and helpers, as display.as_built says; so do `values`,
+    which are named with the launch instead of the macros' defaults. `folded` puts
     the source and the changes behind a line to click, for every kernel of a page but its main ones;
     pseudocode stays in sight, and so do callouts, each under the line that it explains, but on the site,
     where a script sets them beside the code. `launch` False puts the launch and its constants behind that
     line as well, for a kernel whose page explains none of them. `aside`, of a folded kernel, puts its
     pseudocode there, too. Raises UsageError where a callout or a helper is not found.
     """
+    built, said = {**(built or {}), **(values or {})}, _launch(rung, built or {}, values or {})
     text = body_of(rung, built).strip("\n")
     inlined = [helper(rung, each, built) for each in helpers]
     includes, text = _includes(text)
@@ -153,7 +158,7 @@ def whole(
         f"{number}. {f'{_quoted(line)} <br>' if folded else ''}{note}"
         for number, (line, note) in enumerate(notes, 1)
     )
-    head = f"**`{rung.operator}/{rung.name}`**: {rung.idea}.{_launch(rung, built or {}) if launch else ''}"
+    head = f"**`{rung.operator}/{rung.name}`**: {rung.idea}.{said if launch else ''}"
     parts = [f'<div class="rooflab-kernel">\n\n{head}']
     steps = [f"```text\n{pseudocode.strip(chr(10)).rstrip()}\n```"] if pseudocode else []
     parts += [] if aside and folded else steps
@@ -161,7 +166,7 @@ def whole(
         parts += [f'<div class="callouts">\n\n{listed}\n\n</div>'] if notes else []
         summary = f"The whole kernel: {len(code.splitlines())} lines"
         parts.append(f'<details class="source"><summary>{summary}</summary>')
-        parts += [] if launch else [_launch(rung, built or {}).strip()]
+        parts += [] if launch else [said.strip()]
         parts += steps if aside else []
     parts.append(f'<div class="whole">\n\n```cuda\n{code}\n```')
     if notes and not folded:
@@ -230,17 +235,21 @@ def _quoted(line: str) -> str:
     return f"`{line.partition('//')[0].strip()}`"
 
 
-def _launch(rung: Rung, built: Mapping[str, int]) -> str:
-    """The launch, of the header's comment, and the macros with their defaults, without what `built` fixes."""
+def _launch(rung: Rung, built: Mapping[str, int], values: Mapping[str, int]) -> str:
+    """The launch, of the header's comment, and the macros with their defaults or `values`, without what
+    `built` fixes.
+    """
     head = re.search(r"^// Launch +(.+(?:\n//  +\S.*)*)", rung.path.read_text(), re.MULTILINE)
     said = " ".join(line.strip("/ ") for line in head[1].splitlines()) if head else ""
     sentences = re.split(r"(?<=\.) (?=[A-Z])", said)
     said = " ".join(each for each in sentences if not any(f"-D{name}" in each for name in built))
     left = {name: value for name, value in rung.defines.items() if name not in built}
-    macros = ", ".join(f"`{name}` = {value}" for name, value in left.items())
+    macros = ", ".join(f"`{name}` = {value}" for name, value in {**left, **values}.items())
     said = re.sub(r"(?: x|(?<=\w)) ceil\(", " × ceil(", said)
     said = re.sub(r"([*_<\[|])", r"\\\1", said)
-    return (f" *Launch:* {said}" if said else "") + (f" *Built with* {macros}." if macros else "")
+    return (f" *Launch:* {said}" if said else "") + (
+        f" *Built{' here' * bool(values)} with* {macros}." if macros else ""
+    )
 
 
 def _changed(below: Rung, rung: Rung, built: Mapping[str, int] | None) -> str:

@@ -74,6 +74,7 @@ from rooflab.view.diagram.tiles_in_turns import tiles_in_turns, tiles_while_stay
 from rooflab.view.diagram.two_warps import half_apart
 from rooflab.view.diagram.verdicts import Found, Judged, Tried, tried, verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
+from rooflab.view.diagram.weight_block import weight_block
 from rooflab.view.diagram.wide_stores import lanes_store
 from rooflab.view.diagram.words import byte_to_half, dp4a, nibbles, to_half
 
@@ -186,6 +187,7 @@ __all__ = [
     "warps_on_weights",
     "ways",
     "ways_to_multiply",
+    "weight_block",
     "weights_of_a_lane",
     "weights_read",
     "weights_shared",

@@ -1,5 +1,5 @@
 """How a block divides its weights and what it waits for, for kernels that fill a ring of slots: read off
-their sources, over time in rows as long as their measured times.
+their sources, over time, each as long as its measured time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,15 @@ _SLOTS, _PIECES = 3, 4  # slots that are drawn, and pieces that a slot is unpack
 _LANES = ("copies", "unpack", "tensor cores", "wait")
 _FILLS = {"order": GREY, "under way": SKY, "x": PALE, "unpack": AMBER, "multiply": BLUE, "wait": NONE}
 _IDLE = "#E9B8D3"
+_WORDS = {
+    "order": "threads start copies",
+    "under way": "copies under way",
+    "x": "load x into registers",
+    "unpack": "unpack",
+    "multiply": "multiply",
+    "idle": "idle",
+    "wait": "wait at the barrier",
+}
 _EXAMPLE = (29.4, 18.0, 15.0)  # steps of three rungs that were not measured
 _X = 0.1  # the share of a slot's work that loading x into registers is drawn
 
@@ -87,73 +96,73 @@ def run(way: Way, whole: float, meets: float) -> list[Piece]:
     return found
 
 
-def slots_over_time(rungs: Sequence[Rung], us: Sequence[float] = (), whose: str = "") -> Drawing:
-    """Three rungs over one axis of time, a row each: copies, unpacking, tensor cores and waiting. Each row is
-    as long as its rung's time in `us`, measured on `whose`, if each is faster than the one before; else as
-    long as in an example. What is in a row is schematic: rung 11 saves what meeting and ordering take in the
-    two before it.
+def slots_over_time(rungs: Sequence[Rung], at: int, us: Sequence[float] = (), whose: str = "") -> Drawing:
+    """One of three rungs over time, `rungs[at]`: copies, unpacking, tensor cores, waiting. It is as long as
+    its time in `us`, measured on `whose`, if each rung is faster than the one before; else as long as in an
+    example. All three are drawn to one scale. What is inside is schematic: the third saves what meeting and
+    ordering take in the two before it.
     """
     if len(rungs) != len(_EXAMPLE):
         raise UsageError("Slots over time are drawn of three rungs.")
     measured = len(us) == len(rungs) and all(a > b > 0 for a, b in zip(us, us[1:], strict=False))
     times = tuple(us) if measured else _EXAMPLE
-    ways = [way_of(rung) for rung in rungs]
-    canvas, left, said = Canvas(), 82.0, list[str]()
+    way, whole = way_of(rungs[at]), times[at]
+    canvas, left = Canvas(), 82.0
+    unit, meets = (svg.WIDTH - left - 2) / times[0], (times[1] - times[2]) / _SLOTS
+    number = rungs[at].name.partition("_")[0]
+    takes = f": {whole:.1f} µs" if measured else ""
     heads = (
         f"{_SLOTS} slots stand for all that a warp or warpgroup multiplies; the first is already full.",
         "Idle: tensor cores without work of this warp or warpgroup; others may use them.",
     )
-    for k, line in enumerate(heads):
-        canvas.text(0, 11 + 15 * k, line, svg.SMALL)
-    y = 15.0 * len(heads) + 8
-    unit, meets = (svg.WIDTH - left - 2) / times[0], (times[1] - times[2]) / _SLOTS
-    for k, (rung, way, whole) in enumerate(zip(rungs, ways, times, strict=True)):
-        number, does = rung.name.partition("_")[0], "wgmma" if way.together > 1 else "mma"
-        does += ", TMA" if way.engine else ""
-        who = "warpgroup" if way.together > 1 else "warp"
-        takes = f": {whole:.1f} µs" if measured else ""
-        canvas.text(0, y + 12, f"Rung {number}, {does}{takes}", bold=True)
-        pieces, top = run(way, whole, meets), y + 20
-        for lane, name in enumerate(_LANES):
-            canvas.text(0, top + 20 * lane + 12, name, svg.SMALL)
-        canvas.boxes(
-            (left + p.start * unit, top + 20 * _LANES.index(p.lane), (p.end - p.start) * unit, 16, "", fill)
-            for p in pieces
-            for fill in (_FILLS[p.what],)
+    top = 0.0
+    for line in () if at else heads:  # said once, in the first of a page's three
+        canvas.text(0, top + 11, line, svg.SMALL)
+        top += 15
+    top += 10
+    pieces = run(way, whole, meets)
+    for lane, name in enumerate(_LANES):
+        canvas.text(0, top + 20 * lane + 12, name, svg.SMALL)
+    canvas.boxes(
+        (left + p.start * unit, top + 20 * _LANES.index(p.lane), (p.end - p.start) * unit, 16, "", fill)
+        for p in pieces
+        for fill in (_FILLS[p.what],)
+    )
+    for gap in gaps(pieces, whole):
+        wide = (gap.end - gap.start) * unit
+        canvas.cell(left + gap.start * unit, top + 20 * _LANES.index(gap.lane), wide, 16, "", _IDLE)
+    if not way.barrier:
+        canvas.text(left, top + 72, "no wait of the whole block", svg.SMALL)
+    ends = left + whole * unit
+    canvas.line([(ends, top - 4), (ends, top + 80)], 1.2, dashed=True)
+    if at:
+        old, before = left + times[at - 1] * unit, rungs[at - 1].name.partition("_")[0]
+        canvas.line([(old, top - 4), (old, top + 58)], 1.2, dashed=True)
+        fits = old + 50 < svg.WIDTH
+        canvas.text(
+            old + (4 if fits else -4), top + 10, f"rung {before}", svg.SMALL, "start" if fits else "end"
         )
-        for gap in gaps(pieces, whole):
-            wide = (gap.end - gap.start) * unit
-            canvas.cell(left + gap.start * unit, top + 20 * _LANES.index(gap.lane), wide, 16, "", _IDLE)
-        if not way.barrier:
-            canvas.text(left, top + 72, "no wait of the whole block", svg.SMALL)
-        ends = left + whole * unit
-        canvas.line([(ends, top - 4), (ends, top + 80)], 1.2, dashed=True)
-        if measured and k:
-            fewer = round(times[k - 1], 1) - round(whole, 1)  # of the times as they are written
-            less = f"{fewer:.1f} µs less than rung {rungs[k - 1].name.partition('_')[0]}"
-            canvas.text(ends + 8, top + 38, less, svg.SMALL)
-        parts = (
-            "a barrier and all threads start copies for each slot"
-            if way.barrier
-            else "the TMA copies, no barrier"
-        )
-        parts += ", unpacks while its products run" if way.overlaps else ", unpacks and multiplies in turn"
-        said.append(f"Rung {number}, a {who}{takes}: {parts}")
-        y = top + 96
+        fewer = round(times[at - 1], 1) - round(whole, 1)  # of the times as they are written
+        less = f"{fewer:.1f} µs less than rung {before}" if measured else f"rung {before} ends later"
+        canvas.text(ends + 8, top + 74, less, svg.SMALL)
+    y = top + 92
     canvas.line([(left, y), (svg.WIDTH - 2, y)], 1.0, end="arrow")
     canvas.text(0, y + 4, "time", svg.SMALL)
-    y = _key(canvas, y + 14)
-    lengths = f"Measured: how long each row is{whose and f' ({whose})'}." if measured else "Not measured."
-    lengths_are = "lengths measured" if measured else "an example"
-    notes = (
-        lengths,
-        "Schematic: what is in it; unpacking is drawn as long as multiplying.",
-    )
-    for k, line in enumerate(notes):
+    y = _key(canvas, y + 14, {p.what for p in pieces})
+    lengths = f"Measured: how long it is{whose and f' ({whose})'}." if measured else "Not measured."
+    inside = "Schematic: what is in it; unpacking is drawn as long as multiplying."
+    for k, line in enumerate((lengths,) if at else (lengths, inside)):
         canvas.text(0, y + 12 + 15 * k, line, svg.SMALL)
+    parts = (
+        "a barrier and all threads start copies for each slot"
+        if way.barrier
+        else "the TMA copies, no barrier"
+    )
+    parts += ", unpacks while its products run" if way.overlaps else ", unpacks and multiplies in turn"
+    who = "warpgroup" if way.together > 1 else "warp"
     return single(
-        f"Rungs 9 to 11 over time: {lengths_are}, schematic inside",
-        f"{heads[0]} {'. '.join(said)}. {' '.join((heads[1], *notes))}",
+        f"Rung {number} over time{takes}",
+        f"{heads[0]} Rung {number}, a {who}{takes}: {parts}. {heads[1]} {lengths} {inside}",
         canvas,
     )
 
@@ -166,19 +175,13 @@ def gaps(pieces: Sequence[Piece], whole: float) -> list[Piece]:
     return [Piece("tensor cores", "idle", a, b) for a, b in spans if b > a + 1e-6 * whole]
 
 
-def _key(canvas: Canvas, y: float) -> float:
-    """What the fills mean; the y below."""
-    words = {
-        "threads start copies": GREY,
-        "copies under way": SKY,
-        "load x into registers": PALE,
-        "unpack": AMBER,
-        "multiply": BLUE,
-        "idle": _IDLE,
-        "wait at the barrier": NONE,
-    }
+def _key(canvas: Canvas, y: float, drawn: set[str]) -> float:
+    """What the fills of the pieces that are drawn mean; the y below."""
     x = 0.0
-    for name, fill in words.items():
+    for what, name in _WORDS.items():
+        if what not in drawn | {"idle"}:
+            continue
+        fill = _FILLS.get(what, _IDLE)
         if x + 30 + svg.wide(name, svg.SMALL) > svg.WIDTH:
             x, y = 0.0, y + 18
         canvas.cell(x, y, 20, 12, "", fill)

@@ -148,7 +148,11 @@ def partial_scores(width: int, name: str = "8_head_dim_slices") -> Drawing:
         ("3. sum, softmax", [f"P of {queries} queries" for _ in spans]),
         ("4. P times V", [f"O: {a} to {b}" for a, b in spans]),
     ]
-    between = ["", "all partial scores, through shared memory", "all of P, through shared memory"]
+    between = [
+        "",
+        "partial scores of the others' queries, through shared memory",
+        "all of P, through shared memory",
+    ]
     for k in range(share.slices):
         who = f"{share.holder} {k + share.producers}"
         canvas.text(left + (k + 0.5) * part, 12, who, svg.SMALL, "middle", bold=True)

@@ -1,7 +1,7 @@
-"""The ring of attention's rung 9_wgmma or 10_paired_warpgroups: a producer copies tiles into slots, and a
-slot's full and empty barriers say who may go on.
+"""The ring of attention's rung 9_wgmma: a producer copies tiles into slots, and a slot's full and empty
+barriers say who may go on.
 
-The barriers are read from the source; its steps are run against a clock by `over_time` and `paired`.
+The barriers are read from the source; its steps are run against a clock by `over_time`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from rooflab.errors import UsageError
-from rooflab.view.diagram import over_time, paired, svg
+from rooflab.view.diagram import over_time, svg
 from rooflab.view.diagram.over_time import Lengths, Run
 from rooflab.view.diagram.svg import BLUE, GREY, NONE, PALE, SKY, Canvas, Drawing
 
@@ -68,11 +68,9 @@ def state(run: Run, slot: int, slots: int, moment: float) -> tuple[int | None, s
     return item, "read" if used else "full"
 
 
-def ring(takes: Lengths, number: int = 9, tiles: int = 4, most: int = 5, text: str | None = None) -> Drawing:
-    """The slots of rung 9's ring or rung 10's with their barriers: at the start, and when the consumers take
-    up a tile.
-    """
-    run = (paired.run_of if number == 10 else run_of)(takes, tiles, text)
+def ring(takes: Lengths, tiles: int = 4, most: int = 5, text: str | None = None) -> Drawing:
+    """The slots of rung 9's ring with their barriers: at the start, and when the consumers take up a tile."""
+    run = run_of(takes, tiles, text)
     slots = 2 * run.stages
     starts = sorted({bar.start for bar in run.bars if bar.row == "tensor cores"})
     frames, said = [], []
@@ -82,8 +80,8 @@ def ring(takes: Lengths, number: int = 9, tiles: int = 4, most: int = 5, text: s
         said.append(f"at {moment:.1f} µs {words}")
     says = f"A ring of {slots} slots for keys and values, each with a full and an empty barrier: "
     says += f"{'; '.join(said[:3])}; and so on. A full barrier opens when a tile has arrived, an empty one "
-    says += "when all consumers have released the slot."
-    return Drawing(f"Rung {number}'s ring", says, frames, across=2)
+    says += "when all consumers have released the slot; when one of a slot's two opens, the other closes."
+    return Drawing("Rung 9's ring", says, frames, across=2)
 
 
 def _name(item: int) -> str:
@@ -100,14 +98,15 @@ def _frame(run: Run, slots: int, moment: float) -> tuple[Canvas, str]:
         x = slot * wide
         cells.append((x, 22.0, wide - 6, 30.0, "" if item is None else _name(item), fill))
         canvas.text(x + (wide - 6) / 2, 65, what, svg.SMALL, "middle")
-        for k, (kind, opens) in enumerate((("full", what in ("full", "read")), ("empty", what == "empty"))):
+        arrived = what in ("full", "read")
+        for k, (kind, opens) in enumerate((("full", arrived), ("empty", not arrived))):
             barriers.append((x, 71 + 20.0 * k, wide - 5, 17.0, f"{kind}[{slot}]", PALE if opens else NONE))
         words.append(f"{'nothing' if item is None else _name(item)} {what}")
     canvas.boxes(cells, 15)
     canvas.boxes(barriers, 9.5)
     canvas.text(0, 13, f"producer: {_producer(run, slots, moment)}", svg.TEXT - 1)
     canvas.text(0, 124, f"consumers: {_consumers(run, moment)}", svg.TEXT - 1)
-    canvas.text(0, 140, "shaded: open, so waiting warps continue", svg.SMALL)
+    canvas.text(0, 140, "shaded: open, passed without a wait", svg.SMALL)
     return canvas, ", ".join(words)
 
 

@@ -146,7 +146,7 @@ def weights_of_a_lane(lane: int = 5, rows: pd.DataFrame | None = None) -> Drawin
         if line:
             canvas.text(x, 40 + 18 * k, line)
     says = (
-        f"A tile of {high} x {wide} weights: lane {lane} multiplies {len(mine)} of them, at "
+        f"The {high} x {wide} weights of an mma: lane {lane} multiplies {len(mine)} of them, at "
         + ", ".join(f"({r}, {c})" for r, c in mine)
         + f". In the order of rows they lie in {counted(words, 'word')} of {_CODES} codes, repacked in "
         + f"{counted(after, 'word')}."

@@ -28,7 +28,7 @@ def product_of(name: str = "mma_m16n8k16_f16", file: Path = _PTX) -> tuple[int, 
 
 
 def tokens_share_a_tile(tokens: Sequence[int] = (1, 4, 8), file: Path = _PTX) -> Drawing:
-    """One tile of weights times the columns of x of so many tokens, a picture each: which sums come of it,
+    """The weights of one mma times the x of so many tokens, a picture each: which sums come of it,
     and how many instructions of a warp it takes on the CUDA cores and on the tensor cores.
     """
     m, n, k = product_of(file=file)
@@ -62,9 +62,9 @@ def tokens_share_a_tile(tokens: Sequence[int] = (1, 4, 8), file: Path = _PTX) ->
     )
     for at, line in enumerate(lines):
         canvas.text(0, bottom + 18 + 18 * at, line)
-    says = f"A tile of {m} × {k} weights is read once and multiplied by a column of x for each token. "
+    says = f"{m} × {k} weights are read once and multiplied by a column of x for each token. "
     says += f"Instructions of a warp on CUDA cores, or on tensor cores, for {'; '.join(said)}."
-    return single(f"One tile of {m} × {k} weights serves up to {n} tokens", says, canvas)
+    return single(f"One mma: {m} × {k} weights serve up to {n} tokens", says, canvas)
 
 
 def readings(megabytes: float, gb_s: float, tokens: int = 4) -> Drawing:

@@ -7,7 +7,8 @@
 // its set, the other set is cleared.
 //
 // A word is written again a layer later. Its writer has by then read a complete residual, to which every block adds in OUT and
-// DOWN (rooflab.ops.decoder refuses a grid with idle blocks), so that all blocks have read the word before.
+// DOWN (rooflab.ops.decoder refuses a grid with idle blocks), so that all blocks have read the word before. A block that needs
+// one slab of what others hand on could be ahead of a block that has not read the residual yet: see word_of_block.
 #pragma once
 #if FLAGS_IN_DATA
 #include "common/decoder/schedule.cuh"
@@ -46,13 +47,28 @@ __device__ inline uint2 wait_for_four(const unsigned* from, unsigned flag) {
     return halves_of(v);
 }
 
-// Wait for eight.
-__device__ inline uint4 wait_for_eight(const unsigned* from, unsigned flag) {
-    uint4 v, w;
-    do v = load_relaxed(reinterpret_cast<const uint4*>(from)), w = load_relaxed(reinterpret_cast<const uint4*>(from) + 1);
-    while (!arrived(v, flag) || !arrived(w, flag));
+// The halves of eight.
+__device__ inline uint4 halves_of(const uint4& v, const uint4& w) {
     const uint2 low = halves_of(v), high = halves_of(w);
     return make_uint4(low.x, low.y, high.x, high.y);
+}
+
+// The word by which block `b` says that it has read the residual for QKV or GATE_UP: the first that it stores there, at the
+// place of element `k` of x for GATE_UP; null if it stores none. A block adds to the residual for the next of these phases
+// only when all have: the sums that it adds to are those that a slower block may still read for this one.
+template <class Place>
+__device__ inline const unsigned* word_of_block(const Decoder& m, int phase, int b, Place place) {
+    if (b >= gridDim.x) return nullptr;
+    const int units = (phase == QKV ? (HEADS + 2 * KV_HEADS) * HEAD_DIM : 2 * MLP) / UNIT, width = width_of<FORMAT>(units);
+    const int unit = first_unit(units / width, b) * width, next = first_unit(units / width, b + 1) * width;
+    if (unit == next) return nullptr;
+    if (phase == GATE_UP) return handed(m, INNER_AT) + place(8 * unit);
+    return handed(m, QUERIES_AT) + unit / (HEAD_DIM / UNIT) * HEAD_DIM + unit % (HEAD_DIM / UNIT) * 8;
+}
+
+// Whether the word has the flag.
+__device__ inline bool arrived(const unsigned* word, unsigned flag) {
+    return word == nullptr || ((load_relaxed(word) ^ flag) & 0xffff0000u) == 0;
 }
 
 // A split's stats as one flagged word: the logarithm (of base 2) of its sum of exponentials, and the layer's flag.

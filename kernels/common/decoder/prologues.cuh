@@ -18,12 +18,34 @@ __device__ inline void load_mlp_inner(const Decoder& m, const Smem& smem) {
     for (int round = 0; round < ROUNDS; ++round) {
         const int first = thread + round * (BATCH * THREADS);
         uint4 v16[BATCH];
+#if FLAGS_IN_DATA
+        // All are asked for before any is waited for, and again until all have arrived.
+        uint4 low[BATCH], high[BATCH];
+        const unsigned flag = m.flag;
+        bool all;
+        do {
+#pragma unroll
+            for (int i = 0; i < BATCH; ++i) {
+                low[i] = high[i] = make_uint4(flag, flag, flag, flag);
+                if (first + i * THREADS >= PIECES) continue;
+                const unsigned* from = handed(m, INNER_AT) + 8 * (begin + first + i * THREADS);
+                low[i] = load_relaxed(reinterpret_cast<const uint4*>(from));
+                high[i] = load_relaxed(reinterpret_cast<const uint4*>(from) + 1);
+            }
+            all = true;
+            for (int b = thread; round == 0 && b < gridDim.x; b += THREADS)
+                all &= arrived(word_of_block(m, GATE_UP, b, [](int k) { return x_index<FORMAT>(k); }), flag);
+#pragma unroll
+            for (int i = 0; i < BATCH; ++i) all &= arrived(low[i], flag) && arrived(high[i], flag);
+        } while (!all);
+        __syncwarp();
+#endif
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
             v16[i] = make_uint4(0, 0, 0, 0);
             if (first + i * THREADS < PIECES)
 #if FLAGS_IN_DATA
-                v16[i] = wait_for_eight(handed(m, INNER_AT) + 8 * (begin + first + i * THREADS), m.flag);
+                v16[i] = halves_of(low[i], high[i]);
 #else
                 v16[i] = __ldcg(reinterpret_cast<const uint4*>(m.inner) + begin + first + i * THREADS);
 #endif

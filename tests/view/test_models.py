@@ -143,7 +143,7 @@ def test_the_page_on_instructions_and_its_model_follow_one_law(monkeypatch):
         return drawn_with[-1], models.instructions(1e4, 4, h200.name)
 
     afford, percent = shown()
-    assert percent == pytest.approx(100 * afford / 1e4) and f"**{afford:.1f}**" in said[-1]
+    assert percent == pytest.approx(100 * afford / 1e4) and f"**{afford:.1f} instructions**" in said[-1]
     law = roofline.instructions_afforded
     monkeypatch.setattr(roofline, "instructions_afforded", lambda *given: 3 * law(*given))
     assert shown() == pytest.approx((3 * afford, 3 * percent)), "both ask the one function"

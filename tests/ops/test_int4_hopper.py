@@ -40,7 +40,7 @@ LONE = {  # a cluster of one block
 def emulated(rung):
     source, emulation = rung.path.read_text(), EMULATION
     if rung == SHARED:  # with its headers in their place, whose words the test renames as well
-        for header in ("common/split_sums.cuh", "common/stream_k.cuh"):
+        for header in ("common/split_sums.cuh", "common/stream_k.cuh", "common/store_sums.cuh"):
             body = (KERNELS / header).read_text().split("#pragma once\n")[1].split("\n\n", 1)[1]
             head, rest = source.replace(f'#include "{header}"\n', "").split("\n\n", 1)
             source = f"{head}\n\n{body}\n{rest}"

@@ -56,7 +56,7 @@ static inline void mbar_arrive_when_copied(unsigned long long* barrier) {
 def emulated(rung):
     source = rung.path.read_text()
     for header in HEADERS:
-        if f'#include "{header}"\n' in source:
+        if f'#include "{header}"\n' in source or header == HEADERS[-1]:
             body = (KERNELS / header).read_text().split("#pragma once\n")[1].split("\n\n", 1)[1]
             head, rest = source.replace(f'#include "{header}"\n', "").split("\n\n", 1)
             source = f"{head}\n\n{body}\n{rest}"

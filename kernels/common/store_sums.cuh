@@ -1,8 +1,8 @@
 // The way of a warpgroup's sums to memory (sm_90a).
 #pragma once
 #include "common/half.cuh"
-#include "common/ptx.cuh"
-#include "common/stmatrix/ptx.cuh"
+#include "common/ptx/stmatrix.cuh"
+#include "common/ptx/warpgroup.cuh"
 
 // Sums of a warpgroup, 64 HIGH rows from `row` on and `tokens` of WIDE tokens, as wgmma holds them: to y [token][n] by
 // way of `stage`, space for 32 tokens of 64 HIGH + 8 halves, in two halves by turns. Barrier `id` is the warpgroup's own.

@@ -9,7 +9,10 @@
 //          STAGES = 8: steps of 64 of k in the ring of shared memory.
 // Changed  from rung 9: a block has one tile. A slot of the ring is one warpgroup's; at the end each adds up half of the tokens
 //          from its own sums and from those that the other has left in shared memory.
-#include "common/ptx.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 #include "common/q8_tiles.cuh"
 #include "common/store_sums.cuh"
 

@@ -1,4 +1,4 @@
-"""MMQ's rungs 8 and 9 on the CPU: warpgroup products, copies and barriers emulated (see test_int4_hopper)."""
+"""MMQ's rungs 8 to 10 on the CPU: warpgroup products, copies and barriers emulated (see test_int4_hopper)."""
 
 import ctypes
 import re
@@ -6,18 +6,18 @@ import re
 import needs
 import numpy as np
 import pytest
+from hopper_headers import in_place
 from rooflab import ops, simt
 from rooflab.errors import LaunchError
 from rooflab.numerics import quant, reference
 from rooflab.ops import mmq, q8_0, stream_k
-from rooflab.paths import KERNELS, ROOT
+from rooflab.paths import ROOT
 from rooflab.runtime import nvrtc
 from test_q8_0 import random
 
 needs.compiler()
 
 RUNGS = [ops.rung_of(mmq.LADDERS["mmq"], name, "") for name in ("8_stream_k", "9_tile_order")]
-HEADERS = ("common/split_sums.cuh", "common/stream_k.cuh", "common/store_sums.cuh")  # their words, too
 WORDS = {
     "tma_copy_box(memory": "tmm_copy_box(memory",
     "tma_copy_bytes": "tmm_copy_bytes",
@@ -45,6 +45,7 @@ static inline void byte_rows(void* shared, const long long* map, int column, int
       emulated_base[address ^ (address >> 7 & 3) << 4] = inside ? from[(row + r) * map[1] + column + c] : 0;
     }
 }
+#include "common/ptx/cp_async.cuh"
 static inline void mbar_arrive_when_copied(unsigned long long* barrier) {
   copy_async_commit();
   copy_async_wait<0>();
@@ -54,12 +55,7 @@ static inline void mbar_arrive_when_copied(unsigned long long* barrier) {
 
 
 def emulated(rung):
-    source = rung.path.read_text()
-    for header in HEADERS:
-        if f'#include "{header}"\n' in source or header == HEADERS[-1]:
-            body = (KERNELS / header).read_text().split("#pragma once\n")[1].split("\n\n", 1)[1]
-            head, rest = source.replace(f'#include "{header}"\n', "").split("\n\n", 1)
-            source = f"{head}\n\n{body}\n{rest}"
+    source = in_place(rung.path.read_text())
     for word, ours in WORDS.items():
         source = re.sub(rf"(?<!\w){re.escape(word)}", ours, source)
     folder = ROOT / "tests" / "simt_kernels"

@@ -12,6 +12,7 @@
 #pragma once
 #if FLAGS_IN_DATA
 #include "common/decoder/schedule.cuh"
+#include "common/ptx/ordered.cuh"
 
 // The workspace `residual_fixed` in words of 8 bytes: sums of two tokens by OUT and by DOWN [2][2][hidden], stats of splits
 // [heads][MAX_SPLITS]; and of 4 bytes: queries [heads][HEAD_DIM], the newest keys and values [2][kv_heads][HEAD_DIM], outputs

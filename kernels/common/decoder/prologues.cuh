@@ -2,6 +2,7 @@
 // HEAD).
 #pragma once
 #include "common/decoder/activations.cuh"
+#include "common/ptx/ordered.cuh"
 
 // x = SiLU(gate) * up, or the slab of it that this block multiplies, which GATE_UP stored in the order of x: eight
 // neighbours a thread, all loads before the first use. INT4 also gets the sums of groups of 128, 16 lanes each.

@@ -183,13 +183,9 @@ def pair_at_work(here: Lab, every: Rows) -> None:
     takes, filled = roles.lengths(*over_time.rates(here)), shared_places.filled(paired.RUNG)
     run, best = paired.run_of(takes), _best(every, paired.RUNG)
     text = f"The rest is rung 9's. But {roles.ROWS_OF_A_TILE} rows of {roles.WIDTH} columns are "
-    text += (
-        f"{shared_places.PLACE} KiB, and an SM has {shared_places.OF_AN_SM} KiB of shared memory, of which "
-    )
-    text += (
-        f"a block here takes {filled.kib}: beside the queries there is room for one slot of keys and one of "
-    )
-    text += "values. In the drawing K1 is asked for only when QK0 has read K0. And PV0 waits for K1, too, "
+    text += f"{filled.place} KiB, and an SM has {filled.of} KiB of shared memory, of which a block here "
+    text += f"takes {filled.kib}: beside the queries there is room for one slot of keys and one of values. "
+    text += "In the drawing K1 is asked for only when QK0 has read K0. And PV0 waits for K1, too, "
     text += "although V0 is there: the kernel starts it after QK1."
     display.say(text)
     softmaxes = sum(bar.row == "softmax" for bar in run.bars)
@@ -313,10 +309,10 @@ def places_kept() -> None:
     """Say, and draw, what rung 12 gains by keeping queries in registers: a third slot for its ring."""
     now, before = shared_places.filled(roles.RUNG), shared_places.filled(paired.RUNG)
     if now.slots > before.slots and not now.queries:
-        text = f"**So the queries' place in shared memory serves the ring, which has {now.slots} slots in "
-        text += f"place of {before.slots}**: a tile can be copied while two others are in use. *Rest* is "
-        text += "what warpgroups hand each other, and in rung 12 the last columns of Q."
-        display.say(text)
+        text = "Q passes through shared memory once. **So its place there serves the ring, which has "
+        text += f"{now.slots} slots in place of {before.slots}**: a tile can be copied while two others are "
+        text += "in use. *Rest*, below, is what warpgroups hand each other, and in rung 12 the last columns "
+        display.say(text + "of Q.")
     diagram.places((paired.RUNG, roles.RUNG)).show()
 
 

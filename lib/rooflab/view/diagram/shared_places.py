@@ -23,6 +23,8 @@ class Filled(NamedTuple):
     kib: int
     queries: bool
     slots: int
+    place: int = PLACE
+    of: int = OF_AN_SM  # that an SM has
 
 
 def filled(name: str, text: str | None = None) -> Filled:
@@ -62,5 +64,5 @@ def places(names: tuple[str, ...]) -> Drawing:
         canvas.text(left, y + 47, words, svg.SMALL)
         queries = "queries, " if one.queries else ""
         said.append(f"rung {number}: {queries}{one.slots} slots for keys and values, {one.kib} KiB")
-    says = f"Of an SM's {OF_AN_SM} KiB of shared memory a block takes, in {'; in '.join(said)}."
+    says = f"Of {OF_AN_SM} KiB of shared memory that an SM has a block takes, in {'; in '.join(said)}."
     return single("What fills shared memory", says, canvas)

@@ -41,8 +41,11 @@ def swizzled(text: str | None = None) -> Drawing:
         canvas.text(left, y, f"banks 0 to {_BANKS - 1}", svg.SMALL)
         canvas.text(left + size * _PIECES, y, f"28 to {_BANKS * _PIECES - 1}", svg.SMALL, "end")
     once = len({place(row, _MARKED) for row in range(_ROWS)})
-    key = f"A row of cells: a row of the tile, {_PIECES} pieces of 16 bytes. Amber: piece {_MARKED}, "
-    canvas.text(22, y + 20, f"{key}in {once} different places once swizzled. Row 1 is numbered.", svg.SMALL)
+    key = f"A row of cells: a row of the tile, {_PIECES} pieces of 16 bytes; row 1 is numbered."
+    canvas.text(0, y + 20, key, svg.SMALL)
+    canvas.text(
+        0, y + 35, f"Amber: piece {_MARKED} of each row, in {once} different places once swizzled.", svg.SMALL
+    )
     says = f"Piece {_MARKED} of {_ROWS} rows lies in one place of {_BANKS} banks as the tile is in memory, "
     says += f"and in {once} different places swizzled."
     return single("A swizzled tile", says, canvas)

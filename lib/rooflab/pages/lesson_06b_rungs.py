@@ -9,7 +9,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display
-from rooflab.view.diagram import two_warps
+from rooflab.view.diagram import staying, two_warps
 from rooflab.words import counted, listed
 
 # The page's sections: rungs, each after those it builds on, what they add, and the row of the drawing.
@@ -262,6 +262,8 @@ holds would leave SMs idle at the end.""",
 def small_steps(here: Lab, every: Rows, width: int) -> None:
     """Say what the rungs after rung 11 reach, one after the other, and, folded, what they change."""
     parts = [diagram.four_changes(diagram.of_lab(here), pairs=(1,)).html(), _REST_OF_11]
+    if staying.rung().with_defaults({})["PACK"] == 1:
+        parts[1] += " In rung 11's listing PACK is 1, so change 3 is off."
     rows = _at_chart(every, ("11_tma", *SMALL), width)
     for name, change in SMALL.items():
         gain, before = _gains(every, _BEFORE[name], name)["gain"], _BEFORE[name].partition("_")[0]

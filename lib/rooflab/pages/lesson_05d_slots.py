@@ -302,7 +302,7 @@ def predicted_and_counted(cases: list[Any], counted: Rows, here: Lab, rows: Rows
         )
         text += f"the tensor cores would be busy {1 / times:.0%} of the time. "
     text += f"{name} reaches {rate / bound:.0%} of the predicted rate."
-    if others > LEVEL - 1:
+    if rate * LEVEL < bound and others > LEVEL - 1:
         text += " Other instructions take slots too"
         if name == _WGMMA and unused > LEVEL - 1:
             text += ", and some slots pass unused: most likely a warp waits for a product before it can "

@@ -79,25 +79,24 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
             text.set_text(text.get_text().replace("TFLOP/s", "TOP/s"))
     said = plot.caption(exact, gpu, f"{title}, int8 rungs", ("int8", int8, "TFLOP/s"), y="tflop_s")
     said = said.replace("TFLOP/s", "TOP/s")
-    if here.spec:
-        said += " The roof is a library's best of all shapes; the datasheet's peak is "
-        said += f"{here.spec.int8_tensor:,.0f} TOP/s."
-        said += _beyond(rows, int8, here.spec)
+    passed = _beyond(rows, int8, here.spec)
     if len(halves) and "fp16_tensor" in known:
         roof = ("FP16", known["fp16_tensor"], "TFLOP/s")
         _as_halves(fig, own, roof[1])
         said += " " + plot.caption(halves, gpu, "FP16 rungs", roof, y="tflop_s")
         if halves["tflop_s"].iloc[0] > roof[1]:
-            said += " That roof is a library's best of all shapes, and this kernel is faster."
+            passed.append(f"{halves['impl'].iloc[0]} passes FP16's")
+    said += " A roof is a library's best of all shapes"
+    said += f", not the tensor cores' limit: {listed(passed)}." if passed else "."
     return answer + ".", able, (fig, said)
 
 
-def _beyond(rows: Rows, int8: float, spec: Device) -> str:
+def _beyond(rows: Rows, int8: float, spec: Device | None) -> list[str]:
     """That the int8 roof is no limit of the tensor cores, where FP8 products of the same peak are faster."""
     fp8 = rows[rows["impl"] == study.FP8]["tflop_s"].max()
-    if spec.fp8_tensor != spec.int8_tensor or not fp8 > LEVEL * int8:
-        return ""
-    return f" FP8 products have the same peak and reach {fp8:,.0f}: this roof is not the tensor cores' limit."
+    if not spec or spec.fp8_tensor != spec.int8_tensor or not fp8 > LEVEL * int8:
+        return []
+    return [f"FP8 products, whose peak is int8's ({spec.int8_tensor:,.0f}), reach {fp8:,.0f}"]
 
 
 def _as_halves(fig: Figure, own: Rows, roof: float) -> None:

@@ -86,7 +86,7 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
         said += " " + plot.caption(halves, gpu, "FP16 rungs", roof, y="tflop_s")
         if halves["tflop_s"].iloc[0] > roof[1]:
             passed.append(f"{halves['impl'].iloc[0]} passes FP16's")
-    said += " A roof is a library's best of all shapes"
+    said += " A roof is what a library's product reached in lesson 01b"
     said += f", not the tensor cores' limit: {listed(passed)}." if passed else "."
     return answer + ".", able, (fig, said)
 
@@ -288,7 +288,7 @@ def takeaway(chips: Rows, gpu: str, rows: Rows, exact: Rows, halves: Rows) -> No
         text += (
             f", {exact['tflop_s'].iloc[0] / library['torch._int_mm']:.0%} of what a library's int8 without "
         )
-        text += "scales reaches at this shape (the first chart's roof is its best of all shapes)"
+        text += "scales reaches at this shape (the first chart's roof is what it reached in lesson 01b)"
     if len(halves):
         text += f"; in-kernel FP16 reaches {halves['tflop_s'].iloc[0]:,.0f} TFLOP/s"
     text += (

@@ -176,7 +176,7 @@ def by_two() -> None:
     ]
     more = [chip for chip in chips if study.issue_bound(chip, 2) > LEVEL * chip.fp16_tensor]
     above = f"on {_the(more)} alone" if more and len(more) < len(chips) else "on each" if more else "on none"
-    display.say(f"By datasheet the bound rises {listed(said)}. It is above FP16's peak {above}.")
+    display.say(f"By datasheet the bound rises {listed(said)}. Of these it passes FP16's peak {above}.")
 
 
 def _derived(chip: Device) -> str:

@@ -439,7 +439,8 @@ def test_06b_holds_its_drawings_of_rungs_10_and_12_against_what_was_measured(h20
     monkeypatch.setattr(lesson_06b_pace.display, "say", texts.append)
     assert "So most of the gain is probably the sharing." in page
     assert page.count("about as long, so either may set the pace") == 2, "beside the drawing and in the fold"
-    assert "P0 only when 7/8 of the scores QK1 are made" in page and "It keeps 112 of them" in page
+    assert "until 28 of the 32 steps (16 columns each) of the next scores are done" in page
+    assert "It keeps 112 of them" in page and "which has 3 slots in place of 2" in page
     assert "none of 4 softmaxes (it waits for V); below, beside 3" in page
     shares = [
         lesson_06b_pace._of_the_roof(lesson_06b_pace._best(rows, name))
@@ -490,6 +491,17 @@ def test_06b_says_whether_all_measurements_have_the_same_winner(h200, rows, monk
     quick = power.assign(median_us=power["median_us"] * power["impl"].eq("ffpa").map({True: 2, False: 1}))
     monkeypatch.setattr(lesson_06b_peers.display, "power_rows", lambda *_: quick)
     assert "neither" not in lesson_06b_peers.again(h200, own, peer)
+    assert lesson_06b_peers.again_in_short(h200, rows.reset_index()) == ""
+    slow = power[power["state"] == "burst"]
+    monkeypatch.setattr(lesson_06b_peers.display, "power_rows", lambda *_: slow)
+    told = lesson_06b_peers.again(h200, own, peer)
+    assert "in the same state, after a rest (9% apart)" in told and "on and on" not in told
+    assert "With 16,384 a second measurement" in lesson_06b_peers.again_in_short(h200, rows.reset_index())
+
+
+def test_06b_says_which_rungs_of_its_climb_have_no_bar():
+    assert lesson_06b_rungs.without_bars(512) == " Rung 9 does no heads 512 wide and has no bar."
+    assert "Rungs 10 and 12 do no heads 256 wide and have no bar" in lesson_06b_rungs.without_bars(256)
 
 
 def test_06b_names_every_kernel_that_passes_the_roof(h200, rows, monkeypatch):

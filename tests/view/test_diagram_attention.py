@@ -25,8 +25,12 @@ from rooflab.view.diagram import (
     mmq_tiles,
     over_time,
     paired,
+    shared_places,
+    staying,
     svg,
+    swizzle,
     tile_softmax,
+    two_warps,
     wide_stores,
 )
 
@@ -41,6 +45,8 @@ DRAWN = {
     "fragments": diagram.fragments_of_a_warp,
     "order of tiles": diagram.order_of_tiles,
     "stores": diagram.lanes_store,
+    "places": lambda: diagram.places((paired.RUNG, "12_warp_specialised")),
+    "swizzled": diagram.swizzled,
     "tiles": diagram.attention_tiles,
 }
 
@@ -151,6 +157,32 @@ def test_rung_10_copies_into_two_slots_and_multiplies_beside_its_softmax():
 def test_one_thread_copies_what_128_did():
     says = diagram.who_copies(paired.RUNG, "12_warp_specialised", 64, 512).says
     assert says.startswith("rung 10: 128 threads, 8,192 copies") and "rung 12: 1 thread, 16 copies" in says
+    assert says.endswith("8 by each of 2 blocks that share.")
+    assert 1 < staying.gain_of_staying(TAKES) < 2, "a block that stays saves a part of two pieces' time"
+
+
+def test_queries_in_registers_leave_their_place_to_the_ring():
+    ten, twelve = (shared_places.filled(name) for name in (paired.RUNG, "12_warp_specialised"))
+    assert (ten.queries, ten.slots, twelve.queries, twelve.slots) == (True, 2, False, 3)
+    assert 192 < ten.kib <= 227 and 192 < twelve.kib <= 227, "what a block may have of an SM's 228 KiB"
+    assert "slot 2: K or V" in diagram.places((paired.RUNG, "12_warp_specialised")).svg()
+    with pytest.raises(UsageError, match="no slots of a ring"):
+        shared_places.filled(paired.RUNG, "void f() {}")
+
+
+def test_a_swizzled_column_meets_every_bank_once():
+    for piece in range(8):
+        assert {swizzle.place(row, piece) for row in range(8)} == set(range(8))
+    assert "in 8 different places" in diagram.swizzled().says
+    with pytest.raises(UsageError, match="does not swizzle"):
+        diagram.swizzled("void f() {}")
+
+
+def test_barriers_of_rung_7_are_where_both_warps_meet():
+    together, apart = two_warps.runs_of()
+    assert len(together.meets) >= two_warps.TILES and not apart.meets
+    for bar in together.bars:
+        assert not any(bar.start < met < bar.end for met in together.meets), "no step spans a barrier"
 
 
 def test_two_blocks_copy_half_of_a_tile_each_for_both():

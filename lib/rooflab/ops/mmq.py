@@ -57,10 +57,10 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "mmq",
             "1_tile",
             "mmq_tile",
-            "64 rows by 64 tokens, a block of k at a time",
+            "64 rows by 64 tokens, a Q8 block of k at a time",
             defines={"SCALE_BYTES": 0},
         ),
-        Rung("mmq", "2_prefetch", "mmq_prefetch", "the next block of k loads meanwhile", defines={}),
+        Rung("mmq", "2_prefetch", "mmq_prefetch", "the next Q8 block of k loads meanwhile", defines={}),
         Rung("mmq", "3_wide", "mmq_wide", "64 rows by 128 tokens", defines={}),
         Rung(
             "mmq",

@@ -23,15 +23,18 @@ from rooflab.pages.lesson_05d_rungs import a_weight as a_weight
 from rooflab.pages.lesson_05d_rungs import byte_as_half as byte_as_half
 from rooflab.pages.lesson_05d_rungs import climb as climb
 from rooflab.pages.lesson_05d_rungs import clock_lowered as clock_lowered
+from rooflab.pages.lesson_05d_rungs import given_and_gained as given_and_gained
 from rooflab.pages.lesson_05d_rungs import mma_ceiling as mma_ceiling
 from rooflab.pages.lesson_05d_rungs import price as price
-from rooflab.pages.lesson_05d_rungs import turns_counted as turns_counted
 from rooflab.pages.lesson_05d_rungs import turns_drawn as turns_drawn
 from rooflab.pages.lesson_05d_rungs import who_holds_what as who_holds_what
-from rooflab.pages.lesson_05d_slots import SCALING, SLOTS, by_mma, room_on
+from rooflab.pages.lesson_05d_slots import SCALING, SLOTS, room_on
+from rooflab.pages.lesson_05d_slots import by_two as by_two
 from rooflab.pages.lesson_05d_slots import counters as counters
+from rooflab.pages.lesson_05d_slots import one_sum as one_sum
+from rooflab.pages.lesson_05d_slots import predicted_and_counted as predicted_and_counted
 from rooflab.pages.lesson_05d_slots import slots_by_gpu as slots_by_gpu
-from rooflab.pages.lesson_05d_slots import slots_explained as slots_explained
+from rooflab.pages.lesson_05d_slots import slots_of_rungs as slots_of_rungs
 from rooflab.pages.lesson_05d_slots import time_by_rung as time_by_rung
 from rooflab.pages.lesson_05d_slots import two_instructions as two_instructions
 from rooflab.studies import mmq as study
@@ -57,10 +60,8 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     int8 = known.get("int8_tensor", float("nan"))
     best = exact.iloc[0]
     each = study.operations_of(best["impl"]) or SCALING
-    answer = f"Each int8 sum costs {each} ordinary instructions{by_mma(here.spec, each)}. "
-    answer += f"{room_on(here.spec, each)} Measured here is "
-    answer += f"the {gpu} alone: exact int8 (exact for activations that were quantised before) "
-    answer += f"reaches {best['tflop_s']:,.0f} TOP/s"
+    answer = f"Scaling an int8 sum takes {each} instructions. {room_on(here.spec, each)} "
+    answer += f"Measured here is the {gpu} alone: int8 reaches {best['tflop_s']:,.0f} TOP/s"
     if len(halves):
         answer += f", FP16 with weights scaled first {halves['tflop_s'].iloc[0]:,.0f} TFLOP/s"
     able = (
@@ -79,25 +80,24 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
             text.set_text(text.get_text().replace("TFLOP/s", "TOP/s"))
     said = plot.caption(exact, gpu, f"{title}, int8 rungs", ("int8", int8, "TFLOP/s"), y="tflop_s")
     said = said.replace("TFLOP/s", "TOP/s")
-    if here.spec:
-        said += " The roof is a library's best of all shapes; the datasheet's peak is "
-        said += f"{here.spec.int8_tensor:,.0f} TOP/s."
-        said += _beyond(rows, int8, here.spec)
+    passed = _beyond(rows, int8, here.spec)
     if len(halves) and "fp16_tensor" in known:
         roof = ("FP16", known["fp16_tensor"], "TFLOP/s")
         _as_halves(fig, own, roof[1])
         said += " " + plot.caption(halves, gpu, "FP16 rungs", roof, y="tflop_s")
         if halves["tflop_s"].iloc[0] > roof[1]:
-            said += " That roof is a library's best of all shapes, and this kernel is faster."
+            passed.append(f"{halves['impl'].iloc[0]} passes FP16's")
+    said += " A roof is what a library's product reached in lesson 01b"
+    said += f", not the tensor cores' limit: {listed(passed)}." if passed else "."
     return answer + ".", able, (fig, said)
 
 
-def _beyond(rows: Rows, int8: float, spec: Device) -> str:
+def _beyond(rows: Rows, int8: float, spec: Device | None) -> list[str]:
     """That the int8 roof is no limit of the tensor cores, where FP8 products of the same peak are faster."""
     fp8 = rows[rows["impl"] == study.FP8]["tflop_s"].max()
-    if spec.fp8_tensor != spec.int8_tensor or not fp8 > LEVEL * int8:
-        return ""
-    return f" FP8 products have the same peak and reach {fp8:,.0f}: this roof is not the tensor cores' limit."
+    if not spec or spec.fp8_tensor != spec.int8_tensor or not fp8 > LEVEL * int8:
+        return []
+    return [f"FP8 products, whose peak is int8's ({spec.int8_tensor:,.0f}), reach {fp8:,.0f}"]
 
 
 def _as_halves(fig: Figure, own: Rows, roof: float) -> None:
@@ -178,7 +178,7 @@ def fastest(rows: Rows, names_of: list[Any]) -> tuple[Rows, Rows]:
     ours, text = (halves if len(halves) else exact).iloc[0], ""
     if len(halves):
         text += f"- {ours.name} {display.against(ours, exact.iloc[0])} {exact.index[0]}, the "
-        text += "fastest exact rung.\n"
+        text += "fastest int8 rung.\n"
     for rival, what in ((study.BASELINE, "dequantising first"), ("torch.matmul", "cuBLAS on resident FP16")):
         if rival in by.index:
             text += f"- {ours.name} {display.against(ours, by.loc[rival])} {what}.\n"
@@ -275,19 +275,21 @@ def _order(counted: Rows) -> list[Any]:
 
 def takeaway(chips: Rows, gpu: str, rows: Rows, exact: Rows, halves: Rows) -> None:
     """What to take away, computed."""
-    text = "- Exact scales for every 32 weights cost three instructions a sum, two by mma. Int8 pays in full "
-    text += "where a chip has time for them while its tensor cores make the next. By datasheet "
+    text = (
+        "- A scale for every 32 weights costs three instructions a sum, with `mma` at least two. Int8 pays "
+    )
+    text += "in full where a chip has time for them while its tensor cores make a sum. By datasheet "
     text += " and ".join(
         f"the {row['GPU']} has time for {row[SLOTS]:.1f}" for _, row in chips.iloc[[0, 2]].iterrows()
     )
     text += ".\n"
-    text += f"- On the {gpu} the best exact rung reaches {exact['tflop_s'].iloc[0]:,.0f} TOP/s"
+    text += f"- On the {gpu} the fastest int8 rung reaches {exact['tflop_s'].iloc[0]:,.0f} TOP/s"
     library = rows.set_index("impl")["tflop_s"].dropna()
     if "torch._int_mm" in library.index:
         text += (
             f", {exact['tflop_s'].iloc[0] / library['torch._int_mm']:.0%} of what a library's int8 without "
         )
-        text += "scales reaches at this shape"
+        text += "scales reaches at this shape (the first chart's roof is what it reached in lesson 01b)"
     if len(halves):
         text += f"; in-kernel FP16 reaches {halves['tflop_s'].iloc[0]:,.0f} TFLOP/s"
     text += (

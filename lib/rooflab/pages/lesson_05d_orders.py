@@ -42,20 +42,23 @@ while there is work:
 
 
 def rung_8(here: Lab, rows: Rows, gpu: str, tokens: int, n: int, k: int) -> None:
-    """Say, folded, what dividing a tile's k is worth on this product, how it is done and where it pays."""
-    by, said = rows.set_index("impl")["tflop_s"].dropna(), _LEFT_OVER
-    _turns(here, rows)
+    """Say what dividing a tile's k is worth on this product; folded, how it is done and where it pays."""
+    by, result = rows.set_index("impl")["tflop_s"].dropna(), ""
     if {"7_fp16_wgmma", "8_stream_k"} <= set(by.index):
         before, after = float(by["7_fp16_wgmma"]), float(by["8_stream_k"])
         level = max(before, after) / min(before, after) < LEVEL
-        what = "it makes no difference" if level else "it helps" if after > before else "it does not help"
-        said += f" At {n:,} × {k:,} by {tokens:,} tokens {what}: {after:,.0f} TFLOP/s, rung 7 {before:,.0f}"
-        said += f" (within {LEVEL - 1:.0%} is level)." if level else "."
-    _divided_along_k(here, gpu, said)
+        what = "makes no difference" if level else "helps" if after > before else "does not help"
+        result = f" At {n:,} × {k:,} by {tokens:,} tokens rung 8 {what}: {after:,.0f} TFLOP/s, rung 7 "
+        result += f"{before:,.0f}"
+        result += f" (within {LEVEL - 1:.0%} is level)." if level else "."
+    _turns(here, rows, result)
+    _divided_along_k(here, gpu, _LEFT_OVER)
 
 
-def _turns(here: Lab, rows: Rows) -> None:
-    """Say how many turns of the SMs rung 7's tiles are on this product, and how full these are."""
+def _turns(here: Lab, rows: Rows, result: str) -> None:
+    """Say how many turns of the SMs rung 7's tiles are on this product, how full these are, and what came
+    of dividing tiles.
+    """
     mine = rows[rows["impl"] == "7_fp16_wgmma"]
     if mine.empty:
         return
@@ -65,7 +68,7 @@ def _turns(here: Lab, rows: Rows) -> None:
     full = tiles / turns / sms
     text = f"Here rung 7 has {tiles:,} tiles for {sms} SMs: {counted(turns, 'turn', 'turns')} of the SMs, in "
     text += f"which {full:.0%} of them have work."
-    display.say(text + " So there is little to win." * (full > 0.95))
+    display.say(text + " So there is little to win." * (full > 0.95) + result)
 
 
 def tile_order(here: Lab) -> None:

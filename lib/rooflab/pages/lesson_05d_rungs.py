@@ -7,6 +7,7 @@ from typing import Any
 
 from rooflab.hardware import device
 from rooflab.hardware.crossover import LEVEL
+from rooflab.hardware.device import Device
 from rooflab.lab import Lab
 from rooflab.ops import Rung, mmq
 from rooflab.pages import Rows
@@ -52,12 +53,6 @@ def climb(rows: Rows, counted: Rows) -> None:
     display.table(
         found, names, forms, "The ladder: instructions of warps and slots as Nsight Compute counted them"
     )
-    by = found.set_index("impl")["instructions"]
-    if {"1_tile", "2_prefetch"} <= set(by.index) and by["2_prefetch"] * LEVEL < by["1_tile"]:
-        display.say(
-            f"Rung 2 executes fewer instructions than rung 1, too: {by['2_prefetch']:,.0f} million in place "
-            f"of {by['1_tile']:,.0f}."
-        )
 
 
 def _rung(name: str) -> Rung:
@@ -87,23 +82,44 @@ def clock_lowered(here: Lab, counted: Rows) -> None:
         )
 
 
-def turns_counted(here: Lab, cases: list[Any], counted: Rows) -> None:
-    """Say why rung 6's tensor cores wait while its warps scale, by arithmetic and as counted, where scaling a
-    product's sums takes longer than the product.
+def given_and_gained(here: Lab, rows: Rows, counted: Rows) -> None:
+    """Say what rung 6 gives up, the bound by two instructions a sum, and what it gains: slots that rung 5
+    leaves unused, and tensor cores that work faster while they are busy.
     """
-    name, seen = "6_wgmma", counted.set_index("impl")
-    case = next((case for case in cases if case.impl == name), None)
-    if not here.spec or case is None:
+    names = ["5_large_tiles", "6_wgmma"]
+    seen, by = counted.set_index("impl"), rows.set_index("impl")["tflop_s"].dropna()
+    if not here.spec or not set(names) <= set(seen.index) & set(by.index):
         return
-    times = (study.operations_of(name) or 0) / study.room(here.spec)
-    used, inst, busy = seen.loc[name, ["issue_active", "inst_executed", "tensor_pct"]]
-    if times > LEVEL and inst > 0:
-        display.say(
-            f"Why do the tensor cores wait, though warps take turns? Scaling sums takes {times:.1f} times as "
-            f"long as making them: with every issue slot spent on it, the tensor cores would be busy "
-            f"{1 / times:.0%} of the time. Counted: {busy:.0f}%, with {used:.0%} of the slots used, "
-            f"{used * (study.scaling(case) or 0) / inst:.0%} for scaling."
-        )
+    each = [study.operations_of(name) or 0 for name in names]
+    bound = [study.issue_bound(here.spec, few) for few in each]
+    unused = [1 - float(seen.loc[name, "issue_active"]) for name in names]
+    text = f"`wgmma` needs {each[1]} instructions a sum again, for `mma`'s {each[0]}: "
+    text += (
+        f"the bound falls from {bound[0]:,.0f} to {bound[1]:,.0f} TOP/s. "
+        if bound[1] < bound[0]
+        else (f"the bound stays at {bound[1]:,.0f} TOP/s. ")
+    )
+    if unused[1] < unused[0]:
+        text += f"In return, fewer slots pass unused: {unused[1]:.0%} instead of {unused[0]:.0%}. "
+    else:
+        text += f"No fewer slots pass unused: {unused[1]:.0%} after {unused[0]:.0%}. "
+    gain = float(by[names[1]] / by[names[0]])
+    text += f"**Rung 6 runs at {gain:.2f} times the speed of rung 5.**"
+    busy = [float(seen.loc[name, "tensor_pct"]) for name in names]
+    peak = here.spec.int8_tensor
+    mma, wgmma = (_while_busy(here.spec, seen.loc[name], here) / peak for name in names)
+    if gain > LEVEL and busy[1] < LEVEL * busy[0] and wgmma > LEVEL * mma:
+        text += f" Its tensor cores are busy in {busy[1]:.0f}% of the cycles and those of rung 5 in "
+        text += f"{busy[0]:.0f}%, but while busy `mma` makes only {mma:.0%} of the datasheet's rate, `wgmma` "
+        text += "all of it." if wgmma > 1 / LEVEL else f"{wgmma:.0%}."
+    display.say(text)
+
+
+def _while_busy(spec: Device, of: Any, here: Lab) -> float:
+    """TOP/s of a rung's busy tensor cores, by the cycle, at the clock of the datasheet's peak."""
+    busy = of["tensor_pct"] / 100 * of["time_ns"] * counted_clock(of, here)
+    operations = 2.0 * math.prod(study.Mmq().case(of["case"]).matrix)
+    return float(operations / busy / 1e3 * peak_clock(spec)) if busy > 0 else float("nan")
 
 
 def a_weight(cases: list[Any], counted: Rows) -> None:
@@ -161,11 +177,11 @@ def mma_ceiling(here: Lab, counted: Rows) -> None:
     case, spec = study.Mmq().case(seen.loc[name, "case"]), here.spec
     operations, each = 2.0 * math.prod(case.matrix), study.operations_of(name) or 0
 
-    def rate(of: Any) -> float:  # TOP/s of busy tensor cores, by the cycle, at the peak's clock
-        busy = of["tensor_pct"] / 100 * of["time_ns"] * counted_clock(of, here)
-        return operations / busy / 1e3 * peak_clock(spec)
-
-    mma, half, bound = rate(seen.loc[name]), spec.fp16_tensor, study.issue_bound(spec, each)
+    mma, half, bound = (
+        _while_busy(spec, seen.loc[name], here),
+        spec.fp16_tensor,
+        study.issue_bound(spec, each),
+    )
     limit = min(mma, bound)
     text = "No, scaling is the tighter limit. " if bound < mma else "Yes, it is the tighter limit. "
     text += f"Counted on rung 5 while its tensor cores work, mma makes {mma:,.0f} TOP/s"
@@ -173,7 +189,7 @@ def mma_ceiling(here: Lab, counted: Rows) -> None:
     text += f"peak, {peak_clock(spec):.2f} GHz. FP16's peak is {half:,.0f} TFLOP/s: "
     text += "int8 by mma could be faster. " if limit > LEVEL * half else "int8 by mma cannot be faster. "
     reached = operations / seen.loc[name, "time_ns"] / 1e3 / limit
-    text += f"[Rung 5](#the-ladder) reaches {reached:.0%} of the limit."
+    text += f"Rung 5 reaches {reached:.0%} of the limit."
     display.fold_items("Is mma itself too slow for two instructions a sum?", [text])
 
 

@@ -16,6 +16,7 @@ from rooflab.studies import mmq as study
 from rooflab.view import diagram, display, plot
 from rooflab.words import listed
 
+_WGMMA = "6_wgmma"
 SCALING = 3  # instructions for a block's sum: convert, multiply, multiply-add
 SLOTS = "Instructions that fit, a sum"
 _WRITTEN = 0.05  # of the longest bar: plot.stacked writes numbers into parts from there on
@@ -31,29 +32,28 @@ def _pays(chip: Device, each: int) -> str:
 
 
 def room_on(spec: Device | None, each: int) -> str:
-    """Whether int8 pays by datasheet, in sentences: of a chip with fast tensor cores, of one with slow ones
+    """Whether int8 pays by datasheet, in sentences: of a chip with slow tensor cores, of one with fast ones
     and of this one.
     """
-    chips = _compared(spec)
-    verdicts = {"yes": "int8 pays in full", "in part": "int8 pays in part", "no": "FP16 is faster"}
-    said = [
-        f"the {chip.name} has time for {study.room(chip):.1f}: {verdicts[_pays(chip, each)]}"
-        for chip in chips
-    ]
-    return f"While the tensor cores make one, by datasheet, {'; '.join(said)}."
+    said = []
+    for chip in _compared(spec):
+        room = study.room(chip)
+        most = f"{'only ' if room < each else ''}{room:.3g}"
+        said.append(f"{_the([chip])} can start {most}, so {_verdict(chip, each)}")
+    return f"In the time that the tensor cores need for a sum, by datasheet {'; '.join(said)}."
 
 
-def by_mma(spec: Device | None, each: int) -> str:
-    """That mma does with two instructions a sum, where `each` is more, and whether that changes a verdict."""
-    if each <= 2:
-        return ""
-    same = all(_pays(chip, each) == _pays(chip, 2) for chip in _compared(spec))
-    return f" (2 by `mma`, which changes {'no verdict here' if same else 'a verdict here'})"
+def _verdict(chip: Device, each: int) -> str:
+    pays = _pays(chip, each)
+    if pays == "no":
+        behind = study.issue_bound(chip, each) * LEVEL < chip.fp16_tensor
+        return "FP16 is faster" if behind else "int8 gains nothing over FP16"
+    return "int8 pays in full" if pays == "yes" else "int8 pays in part"
 
 
 def _compared(spec: Device | None) -> list[Device]:
-    """The chips of the first screen: one with fast tensor cores, one with slow ones, and this one."""
-    chips = [device.get("h200"), device.get("rtx-4090")]
+    """The chips of the first screen: one with slow tensor cores, one with fast ones, and this one."""
+    chips = [device.get("rtx-4090"), device.get("h200")]
     return [*chips, spec] if spec and spec.name not in [chip.name for chip in chips] else chips
 
 
@@ -80,8 +80,8 @@ def two_instructions() -> None:
     )
 
 
-def _one_sum() -> str:
-    """A sum of random numbers that are quantised as a block is, and the instructions that scale it."""
+def one_sum() -> None:
+    """Show a sum of random numbers, quantised as a Q8 block is, and the instructions that scale it."""
     w, x = np.random.default_rng(5).standard_normal((2, 32))
     weight, token = (np.ceil(np.abs(each).max() / 127 * 1e3) / 1e3 for each in (w, x))  # short in print
     q, a = (np.rint(each / scale).astype(int) for each, scale in ((w, weight), (x, token)))
@@ -99,7 +99,7 @@ def _one_sum() -> str:
     )
     wide = max(len(step) for step, _ in steps)
     said = "\n".join(f"{step.ljust(wide)}   # {what}" for step, what in steps)
-    return f"**One sum in numbers**, of random weights and activations:\n\n```text\n{said}\n```"
+    display.say(f"**One sum in numbers**, of random weights and activations:\n\n```text\n{said}\n```")
 
 
 def _afforded(chips: tuple[Device, ...]) -> str:
@@ -108,39 +108,75 @@ def _afforded(chips: tuple[Device, ...]) -> str:
     for chip in chips:
         lanes, sums = study.per_cycle(chip)
         said.append(
-            f"- {chip.name}: {lanes // 32} issue slots × 32 lanes = {lanes} instructions of single lanes; "
-            f"int8 tensor cores make {sums:g} sums. {lanes} ÷ {sums:g} = **{study.room(chip):.1f}**."
+            f"- {chip.name}: int8 tensor cores make {chip.int8_tensor:,.0f} TOP/s ÷ 2 ÷ {chip.sms} SMs ÷ "
+            f"{peak_clock(chip):.2f} GHz ÷ 32 = {sums:g} sums. {lanes // 32} issue slots × 32 lanes = "
+            f"{lanes} instructions of single lanes. {lanes} ÷ {sums:g} = **{study.room(chip):.1f}**."
         )
-    head = f"A sum needs {SCALING} instructions. How many fit while it is made? In a cycle of an SM:"
+    head = f"A sum needs {SCALING} instructions. How many fit while it is made? In a cycle of an SM, with two"
+    head += " operations a multiply-add and 32 multiply-adds a sum:"
     return "\n".join([f"{head}\n", *said])
 
 
 def slots_by_gpu() -> Rows:
-    """Scale one sum in numbers, and say how many instructions it affords; draw issue slots beside the tensor
-    cores for three ways, and derive one GPU's from its datasheet; those of several GPUs, folded; the table.
+    """Say how many instructions a sum affords; draw issue slots beside the tensor cores for three ways; show
+    what that makes of int8 on several GPUs, and one GPU's numbers derived, folded; the table.
     """
     fast, slow = device.get("h200"), device.get("rtx-4090")
-    display.say(_one_sum())
     display.say(_afforded((slow, fast)))
     diagram.issue_slots((slow, fast), halves=(fast,)).show()
-    chips, verdicts = [], {}
-    for name in ("h200", "a100-80gb", "rtx-4090", "rtx-3090", "t4"):
-        chip = device.get(name)
-        bounds = [study.issue_bound(chip, each) for each in (3, 2)]
-        peaks = [chip.int8_tensor, *bounds, chip.fp16_tensor]
-        chips.append([chip.name, study.room(chip), *peaks])
-        verdicts.setdefault(_pays(chip, SCALING), []).append(chip)
-    display.say(_conclusion(verdicts))
-    columns = ["GPU", SLOTS, "int8", "int8, 3 instructions", "int8, 2 instructions", "FP16"]
+    chips, verdicts = [], {"yes": "in full", "in part": "in part", "no": "no"}
+    for chip in _several():
+        bound, pays = study.issue_bound(chip, SCALING), verdicts[_pays(chip, SCALING)]
+        chips.append([chip.name, study.room(chip), chip.int8_tensor, bound, chip.fp16_tensor, pays])
+    columns = ["GPU", SLOTS, "int8 peak", "int8, sums scaled", "FP16 peak", "int8 pays"]
     chips = pd.DataFrame(chips, columns=columns)
-    forms = dict.fromkeys(columns[2:], "{:,.0f}") | {SLOTS: "{:.1f}"}
-    caption = "Instructions that a lane has time for while the tensor cores make one sum, and TOP/s"
-    peaks = (chips, dict(zip(columns, columns, strict=True)), forms, caption)
-    summary = (
-        f"Where these numbers and {study.issue_bound(fast, SCALING):,.0f} TOP/s come from, and other GPUs"
+    forms = dict.fromkeys(columns[2:5], "{:,.0f}") | {SLOTS: "{:.1f}"}
+    caption = (
+        f"TOP/s and TFLOP/s by datasheet, at {SCALING} instructions a sum. In part: scaling takes longer "
     )
-    display.fold_parts(summary, [_derived(fast), peaks])
+    caption += "than the products, but int8 stays ahead of FP16's peak"
+    display.table(chips, dict(zip(columns, columns, strict=True)), forms, caption)
+    display.say(_by_which())
+    bound = f"{study.issue_bound(fast, SCALING):,.0f} TOP/s"
+    display.fold_parts(f"Where 128 lanes and the {fast.name}'s {bound} come from", [_derived(fast)])
     return chips
+
+
+def _several() -> list[Device]:
+    return [device.get(name) for name in ("h200", "a100-80gb", "rtx-4090", "rtx-3090", "t4")]
+
+
+def _by_which() -> str:
+    """For which instruction of the tensor cores three hold, and where two change whether int8 pays."""
+    text = (
+        "Three is what a kernel needs with **wgmma**, by which four warps of a Hopper GPU start its tensor "
+    )
+    text += "cores. With **mma**, by which one warp of any of these GPUs starts them, "
+    return text + f"[rung 5](#rung-5-fewer-fragments-to-load) needs two. {two_change(_several())}"
+
+
+def two_change(chips: list[Device]) -> str:
+    """On which chips scaling by two instructions instead of three changes whether int8 pays."""
+    other = [chip for chip in chips if _pays(chip, 2) != _pays(chip, SCALING)]
+    if not other:
+        return "The last column stays as it is."
+    changed = listed(f"{_verdict(chip, 2)} on {_the([chip])}" for chip in other)
+    return f"Then {changed}; for the others the last column stays as it is."
+
+
+def by_two() -> None:
+    """Say what scaling by two instructions allows where three do not fit, beside FP16's peak."""
+    chips = [chip for chip in _several() if study.room(chip) < SCALING]
+    if not chips:
+        return
+    said = [
+        f"from {study.issue_bound(chip, SCALING):,.0f} to {study.issue_bound(chip, 2):,.0f} TOP/s on "
+        f"{_the([chip])} (FP16's peak: {chip.fp16_tensor:,.0f})"
+        for chip in chips
+    ]
+    more = [chip for chip in chips if study.issue_bound(chip, 2) > LEVEL * chip.fp16_tensor]
+    above = f"on {_the(more)} alone" if more and len(more) < len(chips) else "on each" if more else "on none"
+    display.say(f"By datasheet the bound rises {listed(said)}. Of these it passes FP16's peak {above}.")
 
 
 def _derived(chip: Device) -> str:
@@ -150,11 +186,12 @@ def _derived(chip: Device) -> str:
     text = f"The {chip.name}'s numbers, from its datasheet, for a cycle of an SM:\n\n"
     text += f"- **Instructions**: {chip.fp32:g} TFLOP/s in FP32 on {chip.sms} SMs at {boost:.2f} GHz are "
     text += f"{lanes} multiply-adds of single lanes.\n"
-    text += f"- **Sums**: its int8 tensor cores do {32 * sums:,.0f} multiply-adds; one sum is 32, so they "
-    text += f"finish {sums:g} sums."
+    text += f"- **Sums**: {32 * sums:,.0f} multiply-adds are {sums:g} sums."
     if LEVEL * clock < boost:
-        text += f" The datasheet counts their {chip.int8_tensor:,.0f} TOP/s at {clock:.2f} GHz, not at "
-        text += f"{boost:.2f}, so the quotient of its two peaks would be wrong."
+        text += (
+            f" The datasheet counts the int8 peak at {clock:.2f} GHz, not at {boost:.2f}, so the quotient "
+        )
+        text += "of its two peaks would be wrong."
     text += (
         f"\n- **Bound**: {study.room(chip):.1f} instructions fit, and scaling needs {SCALING}. So at most "
     )
@@ -165,35 +202,6 @@ def _derived(chip: Device) -> str:
 def peak_clock(chip: Device) -> float:
     """The clock in GHz at which a chip's datasheet counts its int8 peak."""
     return roofline.clock_of(chip.int8_tensor, chip.sms, chip.boost_mhz / 1e3)
-
-
-def _conclusion(verdicts: dict[str, list[Device]]) -> str:
-    """Which chips int8 pays on, by datasheet."""
-    said = []
-    if "yes" in verdicts:
-        said.append(f"Scaling fits beside the products on {_the(verdicts['yes'])}: int8 pays in full.")
-    for chip in verdicts.get("in part", []):
-        said.append(
-            f"On the {chip.name} it takes longer than they do, but int8 stays ahead of FP16: "
-            f"{study.issue_bound(chip, SCALING):,.0f} TOP/s against {chip.fp16_tensor:,.0f} TFLOP/s."
-        )
-    if "no" in verdicts:
-        each = [
-            f"{study.issue_bound(chip, SCALING):,.0f} TOP/s against {chip.fp16_tensor:,.0f} TFLOP/s"
-            for chip in verdicts["no"]
-        ]
-        said.append(f"On {_the(verdicts['no'])} the tensor cores wait, and FP16 wins: {listed(each)}.")
-        said += _with_two(verdicts["no"])
-    return " ".join(said)
-
-
-def _with_two(chips: list[Device]) -> list[str]:
-    """Of chips too slow for three instructions, what two would allow, and whether that is more than FP16."""
-    each = listed(f"{study.issue_bound(chip, 2):,.0f} TOP/s on the {chip.name}" for chip in chips)
-    more = [chip for chip in chips if study.issue_bound(chip, 2) > LEVEL * chip.fp16_tensor]
-    text = "Tensor cores are started by a warp's **mma**, or on Hopper by four warps' **wgmma**. A kernel on "
-    text += f"mma can do with two instructions a sum. That would allow {each}, "
-    return [text + (f"more than FP16 on {_the(more)}." if more else "no more than FP16.")]
 
 
 def _the(chips: list[Device]) -> str:
@@ -257,55 +265,54 @@ def _slots_counted(cases: list[Any], counted: Rows) -> tuple[Any, ...]:
     return counted, names, forms, caption
 
 
-def slots_explained(cases: list[Any], counted: Rows, here: Lab, rows: Rows) -> None:
-    """Say what scaling takes of the issue slots, what that allows, and what the tensor cores do meanwhile;
-    every rung's slots, folded.
+def slots_of_rungs(cases: list[Any], counted: Rows) -> None:
+    """Show, folded, what takes every rung's issue slots."""
+    if not counted.empty:
+        display.fold_parts("Every rung's issue slots", [_slots_counted(cases, counted)])
+
+
+def predicted_and_counted(cases: list[Any], counted: Rows, here: Lab, rows: Rows) -> None:
+    """Show what scaling takes of rung 6's slots, or without it of the fastest int8 rung's, what that allows,
+    and what the tensor cores do meanwhile; how counted cycles differ from the datasheet's, folded.
     """
-    if counted.empty:
+    if counted.empty or not here.spec:
         return
-    table = _slots_counted(cases, counted)
-    says, clock = _slots_said(counted, here, rows)
-    if says:
-        display.say(says)
-    summary = "Every rung's issue slots" + ", and why a share of them is not that share of the bound" * bool(
-        clock
-    )
-    display.fold_parts(summary, [*filter(None, [clock]), table])
-
-
-def _slots_said(counted: Rows, here: Lab, rows: Rows) -> tuple[str, str]:
-    """What takes the fastest exact rung's slots, and how counted cycles differ from the datasheet's."""
+    counted = _slots_counted(cases, counted)[0]
     found = counted[counted["each"].notna()].set_index("impl")
-    if not len(found) or not here.spec:
-        return "", ""
-    exact = rows[(rows["kind"] == "own") & ~rows["impl"].map(study.takes_halves)].set_index("impl")
+    exact = rows[(rows["kind"] == "own") & rows["impl"].isin(found.index)].set_index("impl")
     exact = exact.dropna(subset="median_us").sort_values("median_us")
     if exact.empty:
-        return "", ""
-    top = exact.index[0]
-    name = top if top in found.index else found.index[-1]
-    row = found.loc[name]
+        return
+    name = _WGMMA if _WGMMA in exact.index else exact.index[0]
+    row, rate = found.loc[name], float(exact["tflop_s"][name])
+    times = row["each"] / study.room(here.spec)
     bound = study.issue_bound(here.spec, int(row["each"]))
-    predicted, busy = min(1.0, study.room(here.spec) / row["each"]), row["tensor_pct"] / 100
-    share, rate = exact["tflop_s"].iloc[0] / bound, exact["tflop_s"].iloc[0]
-    slots = min(1.0, row["each"] / study.room(here.spec))
     columns = [name, "Slots: scaling", "Others", "Unused", "Tensor cores busy", "TOP/s"]
+    unused, others = 1 - row["slots"], row["slots"] - row["scaled"]
     values = [
-        ["predicted", slots, 0.0, 1 - slots, predicted, bound],
-        ["counted", row["scaled"], row["slots"] - row["scaled"], 1 - row["slots"], busy, rate],
+        ["predicted", min(1.0, times), 0.0, max(0.0, 1 - times), min(1.0, 1 / times), bound],
+        ["counted", row["scaled"], others, unused, row["tensor_pct"] / 100, rate],
     ]
     forms = dict.fromkeys(columns[1:5], "{:.0%}") | {"TOP/s": "{:,.0f}"}
     same = dict(zip(columns, columns, strict=True))
-    display.table(pd.DataFrame(values, columns=columns), same, forms, f"{name}: predicted and counted")
-    text = f"{name} reaches {share:.0%} of the predicted rate."
-    if row["slots"] - row["scaled"] > LEVEL - 1:
+    text = ""
+    if times > LEVEL:
+        text = (
+            f"Scaling a sum takes {times:.1f} times as long as making it: with every issue slot spent on it, "
+        )
+        text += f"the tensor cores would be busy {1 / times:.0%} of the time. "
+    text += f"{name} reaches {rate / bound:.0%} of the predicted rate."
+    if rate * LEVEL < bound and others > LEVEL - 1:
         text += " Other instructions take slots too"
-        if name == "6_wgmma" and 1 - row["slots"] > LEVEL - 1:
+        if name == _WGMMA and unused > LEVEL - 1:
             text += ", and some slots pass unused: most likely a warp waits for a product before it can "
             text += "scale the sums, and the others do not fill every gap"
         text += "."
-    clock = _clock_counted(row, here, name)
-    return text, clock and f"Why {share:.0%}, if scaling takes {row['scaled']:.0%} of the slots? {clock}"
+    display.table(pd.DataFrame(values, columns=columns), same, forms, f"{name}: predicted and counted")
+    display.say(text)
+    if clock := _clock_counted(row, here, name):
+        summary = f"Why {rate / bound:.0%}, if scaling takes {row['scaled']:.0%} of the slots?"
+        display.fold_items(summary, [clock])
 
 
 def _clock_counted(row: Any, here: Lab, name: str) -> str:

@@ -18,19 +18,22 @@ from rooflab.pages.lesson_06b_occupancy import busy_units as busy_units
 from rooflab.pages.lesson_06b_occupancy import worth_of_the_same
 from rooflab.pages.lesson_06b_pace import changed_copies as changed_copies
 from rooflab.pages.lesson_06b_pace import drawing_tested as drawing_tested
+from rooflab.pages.lesson_06b_pace import gain_of_copies as gain_of_copies
 from rooflab.pages.lesson_06b_pace import gain_of_roles as gain_of_roles
 from rooflab.pages.lesson_06b_pace import one_thread_copies as one_thread_copies
 from rooflab.pages.lesson_06b_pace import pace_of_roles as pace_of_roles
 from rooflab.pages.lesson_06b_pace import pace_of_the_drawing as pace_of_the_drawing
 from rooflab.pages.lesson_06b_pace import pair_at_work as pair_at_work
+from rooflab.pages.lesson_06b_pace import places_kept as places_kept
 from rooflab.pages.lesson_06b_pace import queries_kept as queries_kept
 from rooflab.pages.lesson_06b_pace import ring_at_work as ring_at_work
 from rooflab.pages.lesson_06b_pace import roles_at_work as roles_at_work
 from rooflab.pages.lesson_06b_pace import roles_in_detail as roles_in_detail
 from rooflab.pages.lesson_06b_pace import roles_tested as roles_tested
+from rooflab.pages.lesson_06b_pace import tiles_swizzled as tiles_swizzled
 from rooflab.pages.lesson_06b_peers import above_the_roof as above_the_roof
-from rooflab.pages.lesson_06b_peers import again, peers_words
-from rooflab.pages.lesson_06b_rungs import SMALL, largest_step, page_order
+from rooflab.pages.lesson_06b_peers import again, again_in_short, peers_words
+from rooflab.pages.lesson_06b_rungs import SMALL, largest_step, page_order, without_bars
 from rooflab.pages.lesson_06b_rungs import a_warp_ahead as a_warp_ahead
 from rooflab.pages.lesson_06b_rungs import rungs_of_the_page as rungs_of_the_page
 from rooflab.pages.lesson_06b_rungs import small_steps as small_steps
@@ -56,9 +59,7 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
     rows = same[same["seq"] == seq]
     own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"].sort_values("median_us")
     best, gpu = own.sort_values("median_us").iloc[0], here.run["gpu"]
-    answer = (
-        f"{_who_holds(best['impl'], width)}{best['impl']} reaches {best['tflop_s']:,.0f} TFLOP/s on the {gpu}"
-    )
+    answer = f"{_who_holds(best['impl'], width)} reaches {best['tflop_s']:,.0f} TFLOP/s on the {gpu}"
     if "fp16_tensor" in here.roof:
         answer += f", {best['roof_fraction']:.0%} of the tensor cores' roof"
     if len(peers):
@@ -78,27 +79,25 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
     else:
         figure, caption = bars(rows, list(rows["impl"]), gpu, title, y="tflop_s")
     told = " Black lines: the middle half of the samples." + " A peer is a library." * bool(len(peers))
+    told += without_bars(width)
     return answer + ".", able, (figure, caption + told)
 
 
 def _who_holds(name: str, width: int) -> str:
     """How a rung divides a head of `width` columns, as the begin of a sentence."""
     if name not in study.rungs_for(width) or int(name.partition("_")[0]) < 7:  # without tiles of outputs
-        return "Of the rungs that do it "
+        return f"Of the rungs that do it {name}"
     share = columns.share_of(name, width)
     if share.slices < 2:
-        return f"A {share.holder} can hold {width} columns: "
+        return f"A {share.holder} can hold {width} columns: {name}"
     text = "Warpgroups (four warps each)" if share.threads > 32 else "Several warps"
-    text += (
-        f" share it: {_IN_WORDS.get(share.slices, share.slices)} hold {width // share.slices} columns of the "
-    )
-    text += "outputs each"
-    if share.scorers:
-        blocks = roles.roles_of(share.rung.path.read_text(encoding="utf-8")).cluster
-        text += (
-            f", one makes all scores, and {_IN_WORDS.get(blocks, blocks)} SMs share copies of keys and values"
-        )
-    return f"{text}; built so, "
+    text += f" divide it: {_IN_WORDS.get(share.slices, share.slices)} hold {width // share.slices} columns "
+    text += "of the outputs each"
+    if not share.scorers:
+        return f"{text}. Built so, {name}"
+    blocks = roles.roles_of(share.rung.path.read_text(encoding="utf-8")).cluster
+    text += f", and one makes all scores. Built so, {name}, in which "
+    return f"{text}{_IN_WORDS.get(blocks, blocks)} SMs also share copies of keys and values,"
 
 
 def _narrower(every: Rows, width: int, gpu: str) -> Opening:
@@ -155,7 +154,7 @@ def sweeps(every: Rows) -> Any:
     return sweep
 
 
-def rates_by_length(sweep: Any, width: int, gpu: str) -> None:
+def rates_by_length(here: Lab, sweep: Any, width: int, gpu: str) -> None:
     """Draw a width's rates by the prompt's length: the two fastest peers, and the page's rungs but those that
     a later one is level with at every length, and of the small steps the last; say how the fastest rung and
     peer compare at each length.
@@ -181,7 +180,7 @@ def rates_by_length(sweep: Any, width: int, gpu: str) -> None:
     plot.label_ends(ax, (0, 0.5))
     plot.show(fig, plot.caption(drawn, gpu, title, y="tflop_s"))
     numbers = [name.partition("_")[0] for name in SMALL]
-    text = [compared] if compared else []
+    text = [compared + again_in_short(here, rows)] if compared else []
     if last in set(drawn["impl"]):
         text.append(f"Of rungs {numbers[0]} to {numbers[-1]} the last is drawn.")
     if same:

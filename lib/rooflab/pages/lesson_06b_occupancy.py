@@ -66,6 +66,7 @@ def _busiest_by_width(counted: Rows, gpu: str, every: Rows) -> list[Any]:
     prompt = "Nsight Compute counted on SharpInference's own prompt, with the few heads of a Gemma model."
     lines = [_in_detail(width, widths[width], ends(widths[width]), every) for width in widths]
     text = "\n".join(f"- {line}" for line in lines)
+    text += "\n\n*Re-read*: how many times the inputs' bytes come to the SMs, on average."
     if "for memory" in text and any(row["impl"] in op.HOPPER for row in fast.values()):
         text += "\n\n*Memory* includes copies that a warp awaits at an mbarrier."
     names_of = {"head_dim": "Width", "impl": "Rung", "again": "Re-read", "tensor_pct": "Tensor cores %"}
@@ -205,6 +206,27 @@ def _common_shape(every: Rows, width: int) -> Rows:
     return found.assign(window=found["window"].where(found["window"] > 0))
 
 
+def _in_full(rows: Rows) -> str:
+    """The prompt of some rows in words, its heads spelled out."""
+    row = rows.iloc[0]
+    text = f"{row['seq']:,} tokens, {row['heads']} heads of queries, {row['kv_heads']} of keys"
+    return text + ("" if pd.isna(row["window"]) else f", window {row['window']:.0f}")
+
+
+def _other_prompt(every: Rows, shape: Rows) -> str:
+    """That a shape is not the first chart's, and why it is taken; or nothing."""
+    own = _plain(every)
+    own = own[own["kind"].eq("own") & own["format"].eq("fp16") & own["head_dim"].eq(shape["head_dim"].max())]
+    counts = own.groupby("seq")["impl"].nunique()
+    if shape.empty or (counts.size and shape["heads"].iloc[0] == study.HEADS):
+        return ""
+    most, here = int(counts.max()) if counts.size else 0, shape["impl"].nunique()
+    text = "This prompt is not the first chart's"
+    return text + (
+        f": {here} rungs of this width are recorded on it, {most} on that." if here > most else "."
+    )
+
+
 def _prompt(rows: Rows) -> str:
     """The prompt of some rows in words."""
     row = rows.iloc[0]
@@ -255,7 +277,7 @@ def _budget(every: Rows, width: int) -> tuple[Rows, str]:
     width = width if own["head_dim"].eq(width).any() else int(own["head_dim"].max())
     shape = _common_shape(every, width)
     budget = analysis.budgets(shape if len(shape) else every, (width,))
-    return budget, f"{width} wide" + (f", {_prompt(shape)}" if len(shape) else "")
+    return budget, f"{width} wide" + (f", {_in_full(shape)}" if len(shape) else "")
 
 
 def same_occupancy(every: Rows, width: int) -> str:
@@ -275,8 +297,9 @@ def worth_of_the_same(every: Rows, width: int) -> str:
     if not pair:
         return ""
     slow, fast = (each["impl"].partition("_")[0] for each in pair)
-    ratio = pair[1]["tflop_s"] / pair[0]["tflop_s"]
-    return f"rungs {slow} and {fast} have the same, and rung {fast} has {ratio:.2f} times the speed"
+    ratio, shape = pair[1]["tflop_s"] / pair[0]["tflop_s"], _common_shape(every, width)
+    text = f"rungs {slow} and {fast} have the same, and rung {fast} has {ratio:.2f} times the speed"
+    return text + (f", with {shape['seq'].iloc[0]:,} tokens" if len(shape) else "")
 
 
 def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
@@ -284,6 +307,7 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     budget, prompt = _budget(every, width)
     budget["kib"] = budget["shared"] / 1024
     said, pair = [], same_occupancy(every, width)
+    other = _other_prompt(every, _common_shape(every, width))
     if budget.loc[budget["tflop_s"].idxmax(), "occupancy"] < budget["occupancy"].max():
         said.append(
             "**Occupancy is not the goal.** It is one way to have work while some warps wait; asynchronous "
@@ -291,6 +315,8 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
         )
     if pair:
         said.append(f"On the {gpu}, {pair}.")
+    if other:
+        said.append(other)
     if said:
         display.say(" ".join(said))
     names = {"impl": "Rung", "threads": "Threads", "registers": "Registers a thread"}

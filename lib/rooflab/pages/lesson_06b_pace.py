@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import NamedTuple
 
 import pandas as pd
@@ -11,7 +10,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display
-from rooflab.view.diagram import columns, full_and_empty, over_time, paired, roles
+from rooflab.view.diagram import columns, full_and_empty, over_time, paired, roles, shared_places, staying
 
 _WIDTH = 128  # of the heads that are drawn
 _TOKENS = 16384  # of the prompt that tests the drawing: the first chart's
@@ -156,19 +155,39 @@ def changed_copies(here: Lab) -> diagram.Drawing:
     return diagram.four_changes(diagram.of_lab(here), pairs=(0,))
 
 
+def gain_of_copies(here: Lab, every: Rows) -> None:
+    """Say how much of rung 11's gain its drawing has, where both rungs' rates are recorded."""
+    found, drawn = _tested(diagram.of_lab(here), every), staying.gain_of_staying(diagram.of_lab(here))
+    if found is None or found.later is None:
+        return
+    got = float(found.later["tflop_s"] / found.rung["tflop_s"])
+    text = f"The drawing of two pieces has {drawn:.1f} times the speed, the measurement {got:.2f}"
+    if got - 1 > 2 * (drawn - 1):
+        text += ": it explains little of the gain, and what does is not known"
+    display.say(f"{text}.")
+
+
 def ring_at_work(here: Lab) -> diagram.Drawing:
     """The slots of rung 9's ring and their barriers, at the lengths of its drawing over time."""
     found = full_and_empty.arrivals(over_time.rung().path.read_text(encoding="utf-8"))
-    text = f"A *full* barrier opens at {found.full} arrivals, one from each thread that copies the tile; an "
-    text += f"*empty* one at {found.empty}, one from each consumer warp:"
+    text = f"Half of the producer's threads, {found.full}, copy keys, the other half values: a *full* "
+    text += f"barrier opens at {found.full} arrivals, one from each thread that copies the tile. *Empty* "
+    text += f"opens at {found.empty}, one from each warp of the two consumers. The drawing lets a tile's two "
+    text += "copies follow each other; in the kernel the halves copy at the same time, each more slowly."
     display.say(text)
     return diagram.ring(diagram.of_lab(here))
 
 
 def pair_at_work(here: Lab, every: Rows) -> None:
     """Draw rung 10 over time, on a lab's device, and say what runs beside what, and what was measured."""
-    takes = roles.lengths(*over_time.rates(here))
+    takes, filled = roles.lengths(*over_time.rates(here)), shared_places.filled(paired.RUNG)
     run, best = paired.run_of(takes), _best(every, paired.RUNG)
+    text = f"The rest is rung 9's. But {roles.ROWS_OF_A_TILE} rows of {roles.WIDTH} columns are "
+    text += f"{filled.place} KiB, and an SM has {filled.of} KiB of shared memory, of which a block here "
+    text += f"takes {filled.kib}: beside the queries there is room for one slot of keys and one of values. "
+    text += "In the drawing K1 is asked for only when QK0 has read K0. And PV0 waits for K1, too, "
+    text += "although V0 is there: the kernel starts it after QK1."
+    display.say(text)
     softmaxes = sum(bar.row == "softmax" for bar in run.bars)
     diagram.paired_over_time(takes).show()
     text = f"In this model {len(paired.beside(run))} of {softmaxes} softmaxes run beside a product. "
@@ -218,17 +237,18 @@ def roles_at_work(here: Lab) -> None:
     own, shared, products = 2 * takes.copy, 2 * takes.copy / found.cluster, 2 * takes.product
     text = "The first four tiles, twice on one scale: above as if each block copied for itself, below as the "
     text += f"rung does it. **A tile's two copies take {shared:.2f} µs in place of {own:.2f}, and its two "
-    text += f"products {products:.2f}{_pace(shared, products)}** An arrow hands P over: P0 only when "
-    text += f"{_share_before(found)} of the scores QK1 are made, so that these end first and PV0 runs beside "
-    text += "their softmax. A block's queries Q are its own, so their copy is not shared. Products that run "
-    text += "at once share the tensor cores, so both boxes are longer."
+    text += f"products {products:.2f}{_pace(shared, products)}**"
     display.say(text)
     diagram.warp_roles(takes, tiles).show()
+    text = "An arrow hands P over. A block's queries Q are its own, so their copy is not shared. Products "
+    text += "that run at once share the tensor cores, so both boxes are longer."
+    display.say(text)
 
 
-def _share_before(found: roles.Roles) -> Fraction:
-    """Of a tile's scores, the share that is made before the weights of the tile before are handed over."""
-    return Fraction(found.before).limit_denominator(64)
+def _steps_before(found: roles.Roles) -> str:
+    """Of a tile's scores, the steps that are done before the weights of the tile before are handed over."""
+    steps = roles.WIDTH // 16  # columns of a step
+    return f"{round(found.before * steps)} of the {steps} steps (16 columns each) of the next scores"
 
 
 def _beside_softmaxes(here: Lab) -> str:
@@ -262,7 +282,7 @@ def roles_in_detail(here: Lab, every: Rows) -> None:
     found = roles.roles_of(roles.rung().path.read_text(encoding="utf-8"))
     parts = [
         f"""\
-**Why is P held back until {_share_before(found)} of the next scores are made?** Handed over at once, \
+**Why is P held back until {_steps_before(found)} are done?** Handed over at once, \
 P[t] V[t] would share the tensor cores with those scores, if K[t + 1] is there: both end late, and nothing \
 multiplies during the next softmax. Held back, the scores end first, and P[t] V[t] runs beside it. \
 {_beside_softmaxes(here)} What that is worth, and other shares, are not recorded. \
@@ -283,6 +303,24 @@ def queries_kept() -> None:
     text += f"{roles.WIDTH} FP16 numbers are {whole} registers a thread. It keeps {kept[0]} of them, beside "
     text += f"{kept[1]} of scores; the other {roles.WIDTH * (whole - kept[0]) // whole} columns of Q it "
     display.say(text + "reads from shared memory.")
+
+
+def places_kept() -> None:
+    """Say, and draw, what rung 12 gains by keeping queries in registers: a third slot for its ring."""
+    now, before = shared_places.filled(roles.RUNG), shared_places.filled(paired.RUNG)
+    if now.slots > before.slots and not now.queries:
+        text = "Q passes through shared memory once. **So its place there serves the ring, which has "
+        text += f"{now.slots} slots in place of {before.slots}**: a tile can be copied while two others are "
+        text += "in use. *Rest*, below, is what warpgroups hand each other, and in rung 12 the last columns "
+        display.say(text + "of Q.")
+    diagram.places((paired.RUNG, roles.RUNG)).show()
+
+
+def tiles_swizzled() -> None:
+    """Show, folded, how a tile's pieces lie in shared memory."""
+    text = "In row r, 16-byte piece c lies at place c xor r % 8. So the same piece of eight rows lies in "
+    text += "eight different places of four banks, and a column is read without bank conflicts or padding."
+    display.fold_parts("Swizzled tiles", [text, diagram.swizzled().html()])
 
 
 def _best(every: Rows, name: str = roles.RUNG) -> pd.Series | None:
@@ -350,7 +388,8 @@ def gain_of_roles(here: Lab, every: Rows) -> None:
             text += " **So most of the gain is probably the sharing.**"
         elif alone > 2 * shared:
             text += " **So most of the gain is probably not the sharing.**"
-    text += " The waits of warpgroups for each other, which roles end, have no length in the drawings."
+    text += " The waits of warpgroups for each other, which roles end, have no length in the drawings, nor "
+    text += "have two smaller changes of rung 12: packed query heads, and sums that are rescaled more rarely."
     display.say(text)
 
 

@@ -23,7 +23,7 @@ def peers_words(here: Lab, own: Rows, peer: Rows, others: bool = True) -> str:
     """How the rung of a row compares with the fastest library of a recording, and what `others` published."""
     who = f"the fastest library recorded, {peer['impl']} ({peer['tflop_s']:,.0f} TFLOP/s"
     other = published(here, peer) if others else float("nan")
-    who += f"; {other:,.0f} published by others, whose clock includes the launch)" if other == other else ")"
+    who += f"; others published {other:,.0f}, with the launch in the time)" if other == other else ")"
     if not display.level(own, peer):
         return f"it {display.against(own, peer)} {who}"
     ratio = float(peer["median_us"]) / float(own["median_us"])
@@ -38,16 +38,37 @@ def again(here: Lab, own: Rows, peer: Rows) -> str:
     rows = display.power_rows(here, "attention")
     rows = rows[(rows[keys] == own[keys]).all(axis=1) & rows["window"].isna()].dropna(subset="median_us")
     found = []
-    for state, said in (("burst", "after a rest"), ("sustained", "while each runs on and on")):
+    for state in ("burst", "sustained"):
         both = rows[rows["state"] == state].groupby("impl")["median_us"].min()
         if {own["impl"], peer["impl"]} <= set(both.index):
-            found.append((both[peer["impl"]] / both[own["impl"]], said))
+            found.append((state, float(both[peer["impl"]] / both[own["impl"]])))
     if not found:
         return ""
-    said = [f"{ratio:.2f} times {said}" for ratio, said in found]
-    text = f"Measured again for lesson 00b: {' and '.join(said)}"
-    ratios = [float(peer["median_us"]) / float(own["median_us"]), *(float(ratio) for ratio, _ in found)]
-    return text + ", so neither is ahead in every measurement" * (min(ratios) < 1 < max(ratios))
+    first = float(peer["median_us"]) / float(own["median_us"])
+    states = dict(found)
+    text = "Measured again for lesson 00b: "
+    if "burst" in states:
+        apart = max(first, states["burst"]) / min(first, states["burst"]) - 1
+        text += f"{states['burst']:.2f} times in the same state, after a rest ({apart:.0%} apart)"
+    text += "; " * (len(states) > 1)
+    if "sustained" in states:
+        text += f"{states['sustained']:.2f} times while each runs on and on"
+    ratios = [first, *states.values()]
+    return text + ". So neither is ahead in every measurement" * (min(ratios) < 1 < max(ratios))
+
+
+def again_in_short(here: Lab, rows: Rows) -> str:
+    """That the fastest rung and peer at the longest prompt of some rows were measured again, in a short
+    sentence where another was ahead then; or nothing.
+    """
+    longest = rows[rows["seq"] == rows["seq"].max()].sort_values("median_us")
+    own, peers = longest[longest["kind"] == "own"], longest[longest["kind"] == "peer"]
+    told = again(here, own.iloc[0], peers.iloc[0]) if len(own) and len(peers) else ""
+    if "neither is ahead" not in told:
+        return ""
+    return (
+        f" With {own.iloc[0]['seq']:,} a second measurement has the other ahead (first lines of this page)."
+    )
 
 
 def above_the_roof(every: Rows, spec: Any) -> None:

@@ -9,7 +9,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display
-from rooflab.view.diagram import two_warps
+from rooflab.view.diagram import staying, two_warps
 from rooflab.words import counted, listed
 
 # The page's sections: rungs, each after those it builds on, what they add, and the row of the drawing.
@@ -30,6 +30,16 @@ _WIDTHS = (16, 64, 80, 96, 112, 128, 256, 512)  # of the recorded heads
 def page_order() -> list[str]:
     """The page's rungs, each after those that it builds on."""
     return [name for names, _, _ in _SECTIONS for name in names]
+
+
+def without_bars(width: int) -> str:
+    """That rungs which the page climbs by have no bar in its first chart, and why; or nothing."""
+    climb = [name for names, _, row in _SECTIONS for name in names if row < 2 or name == "9_wgmma"]
+    none = [name.partition("_")[0] for name in climb[1:] if name not in study.rungs_for(width)]
+    if not none:
+        return ""
+    what, does, has = ("Rung", "does", "has") if len(none) == 1 else ("Rungs", "do", "have")
+    return f" {what} {listed(none)} {does} no heads {width} wide and {has} no bar."
 
 
 def rungs_of_the_page() -> diagram.Drawing:
@@ -132,7 +142,10 @@ def worth_of_slices(every: Rows, gpu: str, width: int) -> None:
     text += _rate_said(every, width, None, "8_head_dim_slices") or f"not recorded {width} wide"
     if len(wide):
         latest = ", the latest before it that does such heads" if width > 256 else ""
-        text += f". Where both are recorded it is {wide.median():.1f} times as fast as rung 3{latest}"
+        one = old[old["head_dim"] == width].iloc[0]
+        where = f"At the median of {len(wide)} shapes of this width"
+        where = f"With {one['seq']:,} tokens of {one['heads']} heads" if len(wide) == 1 else where
+        text += f". {where} it is {wide.median():.1f} times as fast as rung 3{latest}"
     display.say(f"{text}.")
 
 
@@ -249,6 +262,8 @@ holds would leave SMs idle at the end.""",
 def small_steps(here: Lab, every: Rows, width: int) -> None:
     """Say what the rungs after rung 11 reach, one after the other, and, folded, what they change."""
     parts = [diagram.four_changes(diagram.of_lab(here), pairs=(1,)).html(), _REST_OF_11]
+    if staying.rung().with_defaults({})["PACK"] == 1:
+        parts[1] += " In rung 11's listing PACK is 1, so change 3 is off."
     rows = _at_chart(every, ("11_tma", *SMALL), width)
     for name, change in SMALL.items():
         gain, before = _gains(every, _BEFORE[name], name)["gain"], _BEFORE[name].partition("_")[0]
@@ -267,7 +282,9 @@ def small_steps(here: Lab, every: Rows, width: int) -> None:
             for name in ("11_tma", *SMALL)
         ]
         display.say(f"{row['head_dim']} wide, {row['seq']:,} tokens, TFLOP/s: {', '.join(said)}.")
-    display.fold_parts("What each changes, and its worth", parts)
+    numbers = [name.partition("_")[0] for name in SMALL]
+    title = f"Rungs {numbers[0]} to {numbers[-1]}: what each changes, and its worth"
+    display.fold_parts(title, parts)
 
 
 def largest_step(here: Lab, name: str) -> str:

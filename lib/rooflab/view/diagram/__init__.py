@@ -53,6 +53,7 @@ from rooflab.view.diagram.roles import warp_roles
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
 from rooflab.view.diagram.rule import layer_by_rule
+from rooflab.view.diagram.shared_places import places
 from rooflab.view.diagram.shared_weights import bytes_and_flops, weights_shared
 from rooflab.view.diagram.sharing import readings, slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
@@ -60,6 +61,7 @@ from rooflab.view.diagram.staying import four_changes, shared_copies, who_copies
 from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.strips import column_strip, pieces_of_rows, rows_and_columns
 from rooflab.view.diagram.svg import Canvas, Drawing
+from rooflab.view.diagram.swizzle import swizzled
 from rooflab.view.diagram.terms import Terms, terms_of_time
 from rooflab.view.diagram.tiled_weights import tile_order
 from rooflab.view.diagram.tiles import (
@@ -153,6 +155,7 @@ __all__ = [
     "path_of_bytes",
     "pieces_of_rows",
     "pipeline",
+    "places",
     "q8_layouts",
     "readings",
     "ring",
@@ -169,6 +172,7 @@ __all__ = [
     "split_context",
     "split_k",
     "split_layer",
+    "swizzled",
     "terms_of_time",
     "tile_order",
     "tiles_along_k",

@@ -97,11 +97,12 @@ def _frame(run: Run, slots: int, moment: float) -> tuple[Canvas, str]:
         fill = {"empty": NONE, "arriving": GREY, "full": SKY, "read": BLUE}[what]
         x = slot * wide
         cells.append((x, 22.0, wide - 6, 30.0, "" if item is None else _name(item), fill))
-        canvas.text(x + (wide - 6) / 2, 65, what, svg.SMALL, "middle")
+        state_of = "being read" if what == "read" else what
+        canvas.text(x + (wide - 6) / 2, 65, state_of, svg.SMALL, "middle")
         arrived = what in ("full", "read")
         for k, (kind, opens) in enumerate((("full", arrived), ("empty", not arrived))):
             barriers.append((x, 71 + 20.0 * k, wide - 5, 17.0, f"{kind}[{slot}]", PALE if opens else NONE))
-        words.append(f"{'nothing' if item is None else _name(item)} {what}")
+        words.append(f"{'nothing' if item is None else _name(item)} {state_of}")
     canvas.boxes(cells, 15)
     canvas.boxes(barriers, 9.5)
     canvas.text(0, 13, f"producer: {_producer(run, slots, moment)}", svg.TEXT - 1)

@@ -85,7 +85,7 @@ def issue_slots(chips: Sequence[Device], halves: Sequence[Device] = (), window: 
         svg.SMALL,
     )
     if halves:
-        made = f"Amber: {PER_WEIGHT} instructions make a weight FP16 for {TILE} tokens"
+        made = f"Amber: about {PER_WEIGHT} instructions make a weight FP16 for {TILE} tokens"
         amber = f"{made}; a sum has 32 weights."
         canvas.text(0, y + 24, amber, svg.SMALL)
     says = f"By data sheets. {'; '.join(said)}."

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import NamedTuple
 
 from rooflab.errors import UsageError
@@ -261,9 +260,9 @@ def _timeline(run: Run, before: float, unit: float, last: float) -> Canvas:
         where = (x + 4, "start") if t == tiles - 1 else (x - 4, "end")
         canvas.text(where[0], 80, f"P{t}", svg.SMALL, where[1])
     if before:
-        until = Fraction(before).limit_denominator(64)
+        steps = WIDTH // 16  # columns of a step
         x = _LEFT + run.events["P", 0] * unit
-        canvas.text(x - 4, 36, f"{until} of QK1", svg.SMALL, "end")
+        canvas.text(x - 4, 36, f"{round(before * steps)} of {steps} steps of QK1", svg.SMALL, "end")
         canvas.line([(x, 27), (x, 41)], 1.4)
     if late(run):
         x = _LEFT + at["V0", 0].end * unit

@@ -120,7 +120,8 @@ def _copier(canvas: Canvas, x: float, y: float, name: str, keys: int, width: int
     """
     source = next(each for each in attention.LADDERS["attention"] if each.name == name).path
     size = 2 * 2 * keys * width  # in FP16
-    by_tma = "tma_copy_box" in source.read_text(encoding="utf-8")
+    text = source.read_text(encoding="utf-8")
+    by_tma, sharers = "tma_copy_box" in text, re.search(r"\bCLUSTER = (\d+)", text)
     threads, copies = (1, 2 * width // 64) if by_tma else (_COPIERS, size // _PIECE)
     who = f"rung {name.partition('_')[0]}: {threads} thread{'s' * (threads > 1)}"
     canvas.text(x, y + 12, who, svg.SMALL, bold=True)
@@ -131,6 +132,10 @@ def _copier(canvas: Canvas, x: float, y: float, name: str, keys: int, width: int
     canvas.cell(x + 160, y + 18, 104, 32, f"{copies:,} copies", GREY, 12)
     words = f"of {size // copies:,} bytes, a tile of each"
     canvas.text(x + 264, y + 63, words, svg.SMALL, "end")
+    if sharers:  # the blocks of a cluster divide a tile's copies
+        words = f"{copies // int(sharers[1])} by each of {sharers[1]} blocks that share"
+        canvas.text(x + 264, y + 77, words, svg.SMALL, "end")
+        return f"{who}, {copies:,} copies for a tile of each, {words}."
     return f"{who}, {copies:,} copies for a tile of each."
 
 
@@ -186,17 +191,28 @@ def shared_copies(name: str, width: int, text: str | None = None) -> Drawing:
     return single("Who asks for a tile, and who gets it", said, canvas)
 
 
-def _blocks_live(takes: over_time.Lengths) -> tuple[Canvas, str]:
+def gain_of_staying(takes: over_time.Lengths) -> float:
+    """How many times as fast two pieces of work are by the drawing where one block stays for both."""
+    alone, stays = _pieces(takes)
+    return _PIECES * max(bar.end for bar in alone) / max(bar.end for bar in stays)
+
+
+def _pieces(takes: over_time.Lengths) -> tuple[list[over_time.Bar], list[over_time.Bar]]:
+    """What happens in a block with one piece of work, and in one that stays for several."""
     own = over_time.rung()
     steps, stages = over_time.program(own.path.read_text(encoding="utf-8")), own.with_defaults({})["STAGES"]
     alone = over_time.simulate(steps, _TILES, stages, takes).bars
+    return alone, over_time.simulate(steps, _TILES, stages, takes, _PIECES).bars
+
+
+def _blocks_live(takes: over_time.Lengths) -> tuple[Canvas, str]:
+    own, (alone, stays) = over_time.rung(), _pieces(takes)
     end = max(bar.end for bar in alone)
     apart = [
         bar._replace(tile=bar.tile + k * _TILES, start=bar.start + k * end, end=bar.end + k * end)
         for k in range(_PIECES)
         for bar in alone
     ]
-    stays = over_time.simulate(steps, _TILES, stages, takes, _PIECES).bars
     canvas, left, y, said = Canvas(_WIDE), 52.0, 0.0, []
     unit = (_WIDE - left - 2) / (_PIECES * end)
     for name, bars in (("rung 9: a block for each piece", apart), ("rung 11: one block stays", stays)):

@@ -35,6 +35,7 @@ def accumulators(product: str = "m16n8k32_s8", rows: pd.DataFrame | None = None,
     top = _operands(canvas, high, wide, depth)
     for column in range(wide):
         canvas.text(left + (column + 0.5) * size, top - 6, f"{column}", svg.SMALL, "middle")
+    canvas.text(left - 8, top - 6, "token", svg.SMALL, "end")
     canvas.boxes(
         [
             (left + column * size, top + row * tall, size, tall, f"{owner}.{place}", shade(owner))
@@ -52,7 +53,8 @@ def accumulators(product: str = "m16n8k32_s8", rows: pd.DataFrame | None = None,
     canvas.text(x, top + 48, f"holds {len(mine)} sums:", svg.SMALL)
     for k, (row, column) in enumerate(mine):
         canvas.text(x, top + 67 + 15 * k, f"d[{held[row, column][1]}]", svg.SMALL)
-        canvas.text(x + 30, top + 67 + 15 * k, f"({row}, {column})", svg.SMALL)
+        canvas.text(x + 30, top + 67 + 15 * k, f"row {row}, token {column}", svg.SMALL)
+    canvas.text(x, top + 82 + 15 * len(mine), "one shade a lane", svg.SMALL)
     says = (
         f"A, {high} x {depth}, times B, {depth} x {wide}, is D: a warp's {high} x {wide} sums of {product}; "
         f"lane {lane} holds "

@@ -38,6 +38,7 @@ class Run:
     claimed: dict[int, float] = field(default_factory=dict)
     full: dict[int, float] = field(default_factory=dict)
     empty: dict[int, float] = field(default_factory=dict)
+    meets: list[float] = field(default_factory=list)  # at barriers for all
 
     @property
     def end(self) -> float:
@@ -92,7 +93,10 @@ def simulate(steps: list[str], tiles: int) -> Run:
         if step == "meet":
             came = met.setdefault(at[warp], {})
             came[warp] = now[warp]
-            return max(came.values()) if len(came) == _WARPS else None
+            if len(came) < _WARPS:
+                return None
+            run.meets += [max(came.values())] if max(came.values()) not in run.meets else []
+            return max(came.values())
         awaited = {"wait full": (run.full, t), "wait empty": (run.empty, t - 1)}.get(step)
         if awaited is None or awaited[1] < 0:
             return max(now[warp], tensor) if step in ("QK", "PV") else now[warp]
@@ -177,11 +181,14 @@ def half_apart(tiles: int = TILES) -> Drawing:
                     boxes.append((left + bar.start * unit, y, wide, 24.0, words, fill))
             canvas.boxes(boxes)
             y += 26
+        for met in run.meets:
+            canvas.line([(left + met * unit, y - 56), (left + met * unit, y - 1)], 2.2)
         for step in range(round(run.end)):
             canvas.text(left + (step + 0.5) * unit, y + 7, f"{step + 1}", svg.SMALL - 1, "middle")
         y += 11
         busy = f"a product runs in {run.end - run.rests:.0f}" if run.rests else "a product runs in each"
-        canvas.text(left, y + 9, f"{run.end:.0f} steps long; {busy}", svg.SMALL)
+        key = "; thick lines: barriers where both meet" if run.meets else ""
+        canvas.text(left, y + 9, f"{run.end:.0f} steps long; {busy}{key}", svg.SMALL)
         y += 28
         said.append(f"{titles[name]}: {run.end:.0f} steps long, {busy}")
     says = f"Two warps, {tiles} tiles. {'. '.join(said)}. Blue: products, amber: softmax, all equally long."

@@ -21,10 +21,12 @@ __device__ inline void load_mlp_inner(const Decoder& m, const Smem& smem) {
         uint4 v16[BATCH];
 #if FLAGS_IN_DATA
         // All are asked for before any is waited for, and again until all have arrived.
-        uint4 low[BATCH], high[BATCH];
+        const auto place = [](int k) { return x_index<FORMAT>(k); };
+        const unsigned* const word = round == 0 ? word_of_block(m, GATE_UP, thread, place) : nullptr;
         const unsigned flag = m.flag;
         bool all;
         do {
+            uint4 low[BATCH], high[BATCH];
 #pragma unroll
             for (int i = 0; i < BATCH; ++i) {
                 low[i] = high[i] = make_uint4(flag, flag, flag, flag);
@@ -33,24 +35,25 @@ __device__ inline void load_mlp_inner(const Decoder& m, const Smem& smem) {
                 low[i] = load_relaxed(reinterpret_cast<const uint4*>(from));
                 high[i] = load_relaxed(reinterpret_cast<const uint4*>(from) + 1);
             }
-            all = true;
-            for (int b = thread; round == 0 && b < gridDim.x; b += THREADS)
-                all &= arrived(word_of_block(m, GATE_UP, b, [](int k) { return x_index<FORMAT>(k); }), flag);
+            all = arrived(word, flag);
 #pragma unroll
-            for (int i = 0; i < BATCH; ++i) all &= arrived(low[i], flag) && arrived(high[i], flag);
+            for (int i = 0; i < BATCH; ++i) {
+                all &= arrived(low[i], flag) && arrived(high[i], flag);
+                v16[i] = first + i * THREADS < PIECES ? halves_of(low[i], high[i]) : make_uint4(0, 0, 0, 0);
+            }
         } while (!all);
+        for (int other = thread + THREADS; round == 0 && other < gridDim.x; other += THREADS)
+            while (!arrived(word_of_block(m, GATE_UP, other, place), flag)) {
+            }
         __syncwarp();
-#endif
+#else
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
             v16[i] = make_uint4(0, 0, 0, 0);
             if (first + i * THREADS < PIECES)
-#if FLAGS_IN_DATA
-                v16[i] = halves_of(low[i], high[i]);
-#else
                 v16[i] = __ldcg(reinterpret_cast<const uint4*>(m.inner) + begin + first + i * THREADS);
-#endif
         }
+#endif
         float v[8] = {};
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {

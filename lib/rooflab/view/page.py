@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from IPython.display import Markdown, display
@@ -91,33 +92,9 @@ def ladder(
     return fig, plot.caption(shown, device, title, roof, y=y)
 
 
-def kernel(
-    rung: Rung,
-    pseudocode: str = "",
-    callouts: Mapping[str, str] | None = None,
-    *,
-    helpers: Sequence[str] = (),
-    below: Rung | None = None,
-    built: Mapping[str, int] | None = None,
-    values: Mapping[str, int] | None = None,
-    folded: bool = False,
-    launch: bool = True,
-    aside: bool = False,
-) -> None:
-    """Show a rung whole, as `whole` writes it."""
-    text = whole(
-        rung,
-        pseudocode,
-        callouts,
-        helpers=helpers,
-        below=below,
-        built=built,
-        values=values,
-        folded=folded,
-        launch=launch,
-        aside=aside,
-    )
-    display(Markdown(text))
+def kernel(rung: Rung, pseudocode: str = "", callouts: Mapping[str, str] | None = None, **how: Any) -> None:
+    """Show a rung whole: what `whole` writes of the same arguments."""
+    display(Markdown(whole(rung, pseudocode, callouts, **how)))
 
 
 def whole(

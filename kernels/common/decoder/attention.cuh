@@ -67,11 +67,6 @@ __device__ inline void load_attention(const Decoder& m, const Smem& smem, int sp
                   SPLITS = BATCH == 1 ? TENSOR_ATTEND ? 16 : SPLIT_K ? (FLAGGED ? 6 : 8) : 6 : 3;  // loaded together
     const int WIDTH = SPLIT_K ? smem.plans[OUT].chunks * CHUNK<F> : HEADS * HEAD_DIM;
     const int begin = SPLIT_K ? smem.plans[OUT].first_chunk * CHUNK<F> : 0;
-#if FLAGS_IN_DATA
-    // Asked for early: these words are a phase older than what is waited for below.
-    bool all_read = true;
-    for (int b = thread; b < gridDim.x; b += THREADS) all_read &= arrived(word_of_block(m, QKV, b, [](int k) { return k; }), m.flag);
-#endif
 #pragma unroll 1
     for (int round = 0; round < ROUNDS; ++round) {
         const int first = 4 * thread + round * (BATCH * 4 * THREADS);
@@ -157,13 +152,5 @@ __device__ inline void load_attention(const Decoder& m, const Smem& smem, int sp
         }
         sum_groups<F>(smem, sums, first, WIDTH);
     }
-#if FLAGS_IN_DATA
-    while (!all_read) {
-        all_read = true;
-        for (int b = thread; b < gridDim.x; b += THREADS)
-            all_read &= arrived(word_of_block(m, QKV, b, [](int k) { return k; }), m.flag);
-    }
-    __syncwarp();
-#endif
     sync_consumers(smem);
 }

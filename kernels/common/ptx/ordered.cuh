@@ -42,12 +42,6 @@ __device__ inline unsigned long long load_relaxed(const unsigned long long* p) {
     return v;
 }
 
-__device__ inline unsigned load_relaxed(const unsigned* p) {
-    unsigned v;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
-    return v;
-}
-
 __device__ inline void store_relaxed(unsigned* p, unsigned v) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }

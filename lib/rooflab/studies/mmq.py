@@ -321,7 +321,7 @@ def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
         if key not in made:
             w = w32.astype("float16").astype("float32") if rounded else w32
             a = x.astype("float32") if given else widened(prepared)
-            made[key] = expect(how, w, a, x)
+            made[key] = expect(how, w, a, x, halved=given and not rounded)
         return made[key]
 
     works = []

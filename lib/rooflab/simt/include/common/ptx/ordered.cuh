@@ -6,7 +6,6 @@ static inline unsigned add_release(unsigned* p, unsigned v) { return atomicAdd(p
 static inline unsigned load_acquire(const unsigned* p) { return simt_read_word(p); }
 static inline unsigned add_acquire_release(unsigned* p, unsigned v) { return atomicAdd(p, v); }
 
-static inline unsigned load_relaxed(const unsigned* p) { return simt_read_word(p); }
 static inline uint4 load_relaxed(const uint4* p) { return simt_read_word(p); }
 static inline ulonglong2 load_relaxed(const ulonglong2* p) { return simt_read_word(p); }
 static inline unsigned long long load_relaxed(const unsigned long long* p) { return simt_read_word(p); }

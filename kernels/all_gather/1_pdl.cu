@@ -9,7 +9,8 @@
 // Macros   THREADS = 256: threads a block.
 // Below    all_reduce/3_flag_in_data, which adds what this puts side by side.
 #include "common/peers.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/dependent_launch.cuh"
+#include "common/ptx/system.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     all_gather_pdl(const uint2* x, uint2* y, char* mail0, char* mail1, char* mail2, char* mail3, char* mail4, char* mail5,

@@ -10,6 +10,7 @@
 // Macros   THREADS = 256: threads a block.
 // Below    none: a GPU alone has nothing to sum.
 #include "common/peers.cuh"
+#include "common/ptx/system.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     all_reduce_pull(const uint4* x, uint4* y, char* mail0, char* mail1, char* mail2, char* mail3, char* mail4, char* mail5,

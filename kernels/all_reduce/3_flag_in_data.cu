@@ -8,6 +8,7 @@
 // Macros   THREADS = 256: threads a block.
 // Changed  twice the bytes, one crossing, no barrier: a thread waits for its own four numbers alone.
 #include "common/peers.cuh"
+#include "common/ptx/system.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     all_reduce_flag_in_data(const uint2* x, uint2* y, char* mail0, char* mail1, char* mail2, char* mail3, char* mail4,

@@ -14,7 +14,9 @@
 //          SPLITS = 1: parts of this GPU's branch.
 // Below    batch_rmsnorm/1_pdl, which adds the parts of one GPU, and all_reduce/3_flag_in_data.
 #include "common/peers.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/cache_hints.cuh"
+#include "common/ptx/dependent_launch.cuh"
+#include "common/ptx/system.cuh"
 #include "common/reduce.cuh"
 
 __device__ inline float4 widened(uint2 bits) {

@@ -11,7 +11,11 @@
 // Branch   rung 8's idea in rung 9's shape: scores and weights cross shared memory between twins, the threads of the
 //          two warpgroups that have the same rows and columns of a tile; one place for keys and one for values.
 #include "common/attention.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 
 constexpr int QUERIES = 64, THREADS = 384, PRODUCER_THREADS = 128, WIDTH = HEAD_DIM / 2;
 constexpr int BLOCK = 64;  // columns of a swizzled block with rows of 128 bytes; a tile has HEAD_DIM / 64 blocks

@@ -20,7 +20,11 @@
 //          it exceeds the old one by a factor of 2^8: p up to that loses nothing. TURNS 1 lets one warpgroup start
 //          products at a time, after whom the next does.
 #include "common/attention.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 
 #if BF16
 #define WGMMA(name) wgmma_##name##_bf16

@@ -19,7 +19,13 @@
 // Branch   from rung 10: roles, as above; copies, persistent blocks and packed heads as in rung 11. Weights of a tile are
 //          handed over when the next one's scores but the last EARLY steps are made: their products come first.
 #include "common/attention.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/cluster.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 
 #if BF16
 #define WGMMA(name) wgmma_##name##_bf16

@@ -19,7 +19,11 @@
 // Branch   rung 7 with barriers that count arrivals (mbarrier, on this side of Hopper too) in the place of two for all.
 //          SLICES = 2: two warps share queries, each with half of the columns; their scores are added up on the way.
 #include "common/attention.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/arrivals.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
 constexpr int QUERIES = 16 * TALL * WARPS / SLICES, THREADS = 32 * WARPS, WIDTH = HEAD_DIM / SLICES;
 constexpr int ROW = HEAD_DIM + 8;  // elements from a row of shared memory to the next

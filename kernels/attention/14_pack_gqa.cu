@@ -16,8 +16,11 @@
 // Changed  from rung 11: row r of a block is head r % PACK of query r / PACK. The queries come as one box of three dimensions
 //          (columns, heads, queries), so PACK need not divide the rows.
 #include "common/attention.cuh"
-#include "common/box3/ptx.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 
 #if BF16
 #define WGMMA(name) wgmma_##name##_bf16

@@ -15,8 +15,11 @@
 // Changed  from rung 14: a thread compares its own scores with its rows' largest so far, and its warp votes; lanes exchange
 //          scores after a yes alone. One warpgroup may multiply alone. Without turns, which won nothing.
 #include "common/attention.cuh"
-#include "common/box3/ptx.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 
 #if BF16
 #define WGMMA(name) wgmma_##name##_bf16

@@ -15,8 +15,11 @@
 // Changed  from rung 15: of 32 columns a quad holds, each lane stores 8 that lie beside each other, after four shuffles; a
 //          width that is no multiple of 32 ends with 8 bytes a lane, after two.
 #include "common/attention.cuh"
-#include "common/box3/ptx.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 
 #if BF16
 #define WGMMA(name) wgmma_##name##_bf16
@@ -28,7 +31,7 @@ constexpr int ROWS = 64 * GROUPS, EACH = ROWS / PACK, FILLED = EACH * PACK, THRE
 constexpr int BLOCK = 64, BLOCKS = (HEAD_DIM + 63) / 64;  // columns of a swizzled block with rows of 128 bytes
 constexpr int TILE = KEYS * BLOCK * BLOCKS;
 static_assert(KEYS % 16 == 0 && (KEYS >= 64 && KEYS <= 128 || KEYS == 160 || KEYS == 176 || KEYS == 192),
-              "common/ptx.cuh has products of these widths");
+              "common/ptx has products of these widths");
 
 // A slot of a ring and the parity of its barrier.
 struct RingSlot {

@@ -18,8 +18,11 @@
 //          that weights are rounded as they come; a row's largest score is found by two chains beside the other row's;
 //          tiles that all rows see whole take code without masks.
 #include "common/attention.cuh"
-#include "common/box3/ptx.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 
 #if BF16
 #define WGMMA(name) wgmma_##name##_bf16
@@ -34,7 +37,7 @@ constexpr int BLOCK = 64, BLOCKS = (HEAD_DIM + 63) / 64;  // columns of a swizzl
 constexpr int EARLY = KEYS / (HEAD_DIM == 64 ? 2 : HEAD_DIM == 128 ? 8 : 16) / 4 * 4;
 constexpr int TILE = KEYS * BLOCK * BLOCKS;
 static_assert(KEYS % 16 == 0 && (KEYS >= 64 && KEYS <= 128 || KEYS == 160 || KEYS == 176 || KEYS == 192),
-              "common/ptx.cuh has products of these widths");
+              "common/ptx has products of these widths");
 
 // Whether a tile may have keys that a row does not see.
 template <bool VALUE>

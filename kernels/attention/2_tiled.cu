@@ -15,7 +15,7 @@
 //              as a kernel for every width would, 2 shifts and masks by such a number, which must be a power of two.
 // Changed  a block has QUERIES queries, each a warp's own, and the loop over keys is cut into tiles.
 #include "common/attention.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/exp2.cuh"
 #include "common/reduce.cuh"
 
 #if INDEX == 2 && (HEAD_DIM & (HEAD_DIM - 1))

@@ -9,7 +9,7 @@
 //          HEAD_DIM = 128: width of a head.
 // Changed  a lane owns pairs of neighbours (so that a warp reads 128 bytes in a row), and K is not widened.
 #include "common/attention.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/exp2.cuh"
 #include "common/reduce.cuh"
 
 constexpr int KEYS = 48 * 1024 / (6 * HEAD_DIM), PAIRS = HEAD_DIM / 2, EACH = (PAIRS + 31) / 32;

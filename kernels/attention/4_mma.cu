@@ -11,7 +11,9 @@
 // Branch   a warp has 16 queries and a tile's keys are handled at once: loads, products, softmax, products. A key that
 //          is not seen scores minus infinity, so only tiles at the edges of what is seen are looked at key by key.
 #include "common/attention.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
 constexpr int WARPS = 4, QUERIES = 16 * WARPS, THREADS = 32 * WARPS;
 constexpr int ROW = HEAD_DIM;  // elements from a row of shared memory to the next

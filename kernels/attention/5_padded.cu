@@ -12,7 +12,9 @@
 // Changed  ROW. An exclusive-or of row and column would need no bytes, but an address of its own for every load; here
 //          one register and constant offsets are enough.
 #include "common/attention.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
 constexpr int WARPS = 4, QUERIES = 16 * WARPS, THREADS = 32 * WARPS;
 constexpr int ROW = HEAD_DIM + 8;  // elements from a row of shared memory to the next

@@ -12,7 +12,10 @@
 //          SHARED_KV = 0: 1 where v is k: one array serves as both.
 // Changed  two 16-row halves a warp, and a vote before outputs are rescaled.
 #include "common/attention.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
 constexpr int WARPS = 4, QUERIES = 32 * WARPS, THREADS = 32 * WARPS;
 constexpr int ROW = HEAD_DIM + 8;  // elements from a row of shared memory to the next

@@ -16,7 +16,10 @@
 // Branch   scores cross shared memory between the two products (never all of them: a tile's, and one barrier more), so
 //          the softmax is spread over the warps and its results, weights and factors, are read by all.
 #include "common/attention.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
 constexpr int QUERIES = 32 * GROUPS, THREADS = 32 * SLICES * GROUPS, WIDTH = HEAD_DIM / SLICES;
 constexpr int EACH = 4 / SLICES;  // of the four sets of 8 rows (lane / 4) that a group has, how many a warp weighs

@@ -13,7 +13,11 @@
 // Branch   rung 7's products as wgmma, its two barriers a tile as mbarriers between the warps that copy and those that
 //          multiply, its padding as the swizzle that wgmma reads, and registers moved to where they are needed.
 #include "common/attention.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 
 constexpr int QUERIES = 128, THREADS = 384, PRODUCER_THREADS = 128;
 constexpr int BLOCK = 64;  // columns of a swizzled block with rows of 128 bytes; a tile has HEAD_DIM / 64 blocks

@@ -20,7 +20,11 @@
 #include "common/arrive.cuh"
 #include "common/attention.cuh"
 #include "common/parts.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/dependent_launch.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
 constexpr int THREADS = 32 * WARPS, ROW = HEAD_DIM + 8, HEADS = 8, KEYS = 16, LANES = HEAD_DIM / 8;
 

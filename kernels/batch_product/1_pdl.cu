@@ -22,6 +22,10 @@
 //          [..][kv_heads][head_dim].
 // Below    cuBLAS, int4/11_tma and mmq/7_fp16_wgmma, with rope, silu_mul and half of rmsnorm as kernels after them.
 #include "common/int4.cuh"
+#include "common/ptx/cache_hints.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/dependent_launch.cuh"
+#include "common/ptx/mma.cuh"
 
 constexpr int THREADS = 32 * WARPS, COLUMNS = TOKENS / 8;
 constexpr int PIECES = FORMAT == 0 ? 4 : FORMAT == 1 ? 2 : 1;  // of 16 bytes that a lane copies of a chunk

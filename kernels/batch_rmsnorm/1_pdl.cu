@@ -12,7 +12,8 @@
 // Below    rmsnorm/2_in_registers, whose branch is one part, rounded to halves.
 #include <cuda_fp16.h>
 
-#include "common/ptx.cuh"
+#include "common/ptx/cache_hints.cuh"
+#include "common/ptx/dependent_launch.cuh"
 #include "common/reduce.cuh"
 
 __device__ inline float4 widened(uint2 bits) {

@@ -14,6 +14,8 @@
 
 #include "common/arrive.cuh"
 #include "common/candidate.cuh"
+#include "common/ptx/dependent_launch.cuh"
+#include "common/ptx/ordered.cuh"
 #include "common/uniform.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)

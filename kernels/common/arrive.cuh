@@ -1,6 +1,6 @@
 // Find the last of the blocks that share an output, which adds up their parts within the same launch.
 #pragma once
-#include "common/ptx.cuh"
+#include "common/ptx/ordered.cuh"
 
 // True in every thread of the block that is the last of `parts` to arrive at `counter`, which is then zero again for
 // the next launch. What the other blocks wrote before they arrived can be read from here on. Every thread must call it.

@@ -3,7 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "common/ptx.cuh"
+#include "common/ptx/exp2.cuh"
 
 #if BF16
 typedef __nv_bfloat16 Element;

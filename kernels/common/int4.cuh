@@ -2,7 +2,7 @@
 #pragma once
 #include <cuda_fp16.h>
 
-#include "common/ptx.cuh"
+#include "common/ptx/bitwise.cuh"
 
 // A block of the tile order (rooflab.ops.int4.repack) in 16-byte units: 64 rows by 128 of K, scales first.
 constexpr int INT4_BLOCK = 264, INT4_SCALES = 8, INT4_TILE = 64;

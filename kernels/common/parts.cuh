@@ -1,6 +1,7 @@
 // Merge the parts of a context by warps that load 16 at a time: memory latency is paid once for 16.
 #pragma once
 #include "common/attention.cuh"
+#include "common/ptx/exp2.cuh"
 #include "common/reduce.cuh"
 
 // Columns d ... d + 3 of parts first ... first + 15 of `count`, 0 from WIDTH on.

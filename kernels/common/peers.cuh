@@ -3,8 +3,8 @@
 // Macros   WORLD = 2: GPUs that take part, 2 to 8;
 //          LIMIT = 4194304: looks at a word that does not come, some seconds, before a wait is given up.
 #pragma once
+#include "common/ptx/system.cuh"
 #include "common/rows.cuh"
-#include "common/system/ptx.cuh"
 
 // GPU r's mailbox for every r below WORLD, in registers: loops over it are unrolled.
 struct Mailboxes {

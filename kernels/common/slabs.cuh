@@ -1,8 +1,9 @@
 // Merge the parts of a context in slabs of 32 columns, so that all warps of a block have some, and find the block that does
 // it in one trip to the counter.
 #pragma once
-#include "common/acquire/ptx.cuh"
 #include "common/attention.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/ordered.cuh"
 
 // Four columns of some parts as one part.
 struct Slab {

@@ -4,6 +4,8 @@
 // Where many blocks share a tile, this takes the time of one of them; a single block that adds what the others left takes as
 // many times as long. The blocks of a tile wait for one another, so they must run at the same time: a cooperative launch.
 #pragma once
+#include "common/ptx/ordered.cuh"
+#include "common/ptx/warpgroup.cuh"
 #include "common/stream_k.cuh"
 
 // A block's work: its part of a tile that is left for the last turn, then whole tiles.

@@ -12,6 +12,7 @@
 //          BF16 = 0: 1 for bfloat16 instead of FP16.
 // Below    this is the first rung.
 #include "common/attention.cuh"
+#include "common/ptx/exp2.cuh"
 #include "common/reduce.cuh"
 
 constexpr int WARPS = THREADS / 32, EACH = (HEAD_DIM + 31) / 32;  // numbers of a row that a lane holds

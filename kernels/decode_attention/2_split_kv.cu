@@ -12,6 +12,7 @@
 // Changed  blockIdx.x chooses a part of the keys; results go through memory to the block that arrives last.
 #include "common/arrive.cuh"
 #include "common/attention.cuh"
+#include "common/ptx/exp2.cuh"
 #include "common/reduce.cuh"
 
 constexpr int WARPS = THREADS / 32, EACH = (HEAD_DIM + 31) / 32;  // numbers of a row that a lane holds

@@ -11,6 +11,7 @@
 // Changed  a warp holds GROUP queries and outputs: one load of a key or value, GROUP uses.
 #include "common/arrive.cuh"
 #include "common/attention.cuh"
+#include "common/ptx/exp2.cuh"
 #include "common/reduce.cuh"
 
 constexpr int WARPS = THREADS / 32, EACH = (HEAD_DIM + 31) / 32;  // numbers of a row that a lane holds

@@ -17,7 +17,10 @@
 #include "common/arrive.cuh"
 #include "common/attention.cuh"
 #include "common/parts.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
 constexpr int THREADS = 256, ROW = HEAD_DIM + 8, HEADS = 8, KEYS = 16;
 

@@ -17,7 +17,10 @@
 // Branch   no ring: a warp asks for its next keys as soon as the present ones have been multiplied, and likewise for
 //          values. Tiles are dealt out to all warps of a head. Parts are merged in slabs of 32 columns by all warps.
 #include "common/attention.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/cache_hints.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 #include "common/slabs.cuh"
 
 static_assert(GROUP <= 8 && HEAD_DIM <= 256 && KEYS % 16 == 0);

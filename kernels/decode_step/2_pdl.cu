@@ -11,6 +11,7 @@
 #include "common/decoder/prologues.cuh"
 #include "common/decoder/attention.cuh"
 #include "common/decoder/phases.cuh"
+#include "common/ptx/dependent_launch.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     decode_step_pdl(DECODER_ARGUMENTS, int layer, int phase) {

@@ -12,6 +12,8 @@
 #include "common/decoder/attention.cuh"
 #include "common/decoder/phases.cuh"
 #include "common/decoder/grid_barrier.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/ordered.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     decode_step_persistent(DECODER_ARGUMENTS, unsigned* counter, int steps) {

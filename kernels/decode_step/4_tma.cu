@@ -13,6 +13,7 @@
 #include "common/decoder/attention.cuh"
 #include "common/decoder/phases.cuh"
 #include "common/decoder/grid_barrier.cuh"
+#include "common/ptx/ordered.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     decode_step_tma(DECODER_ARGUMENTS, unsigned* counter, int steps, const __grid_constant__ Maps maps) {

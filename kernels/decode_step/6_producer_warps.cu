@@ -17,6 +17,7 @@
 #include "common/decoder/attention.cuh"
 #include "common/decoder/phases.cuh"
 #include "common/decoder/grid_barrier.cuh"
+#include "common/ptx/ordered.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * (WARPS + PRODUCERS), 1)
     decode_step_producer_warps(DECODER_ARGUMENTS, unsigned* counter, int steps) {

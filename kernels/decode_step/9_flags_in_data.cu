@@ -28,6 +28,8 @@
 #include "common/decoder/attention.cuh"
 #include "common/decoder/phases.cuh"
 #include "common/decoder/grid_barrier.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/ordered.cuh"
 
 // The thread that polls the grid barrier: not the one that has arrived, which waits for its copies.
 constexpr int WAITER = PRODUCERS_FILL ? 0 : THREADS - 32;

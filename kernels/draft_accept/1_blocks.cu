@@ -16,6 +16,7 @@
 
 #include "common/arrive.cuh"
 #include "common/candidate.cuh"
+#include "common/ptx/dependent_launch.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     draft_accept_blocks(Candidate* candidates, const int* tokens, const int* chosen, const uint4* logits, const int* places,

@@ -12,7 +12,7 @@
 // Changed  the loop takes UNROLL rows a turn, loads first; x straight from global memory (its lines stay in L1,
 //          those of the matrix do not); no barrier is left in the loop.
 #include "common/arrive.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/cache_hints.cuh"
 
 __device__ inline void multiply_add(float factor, uint4 v, float4& sum) {
     sum.x = fmaf(factor, __uint_as_float(v.x), sum.x), sum.y = fmaf(factor, __uint_as_float(v.y), sum.y);

@@ -13,7 +13,7 @@
 //          PAD = 1: floats between rows of sums in shared memory, against bank conflicts.
 // Changed  a block's threads cover COLUMNS / 4 vectors of many rows; the sum over rows moved from global memory to
 //          shared memory. PAD floats keep its rows out of each other's banks (0 shows what happens without).
-#include "common/ptx.cuh"
+#include "common/ptx/cache_hints.cuh"
 #include "common/reduce.cuh"
 
 constexpr unsigned LANES = COLUMNS / 4, HIGH = THREADS / LANES, WARPS = THREADS / 32;

@@ -11,7 +11,7 @@
 // Changed  the loop takes UNROLL chunks a turn, weights first, then x, then the sums; in the last turn a chunk past the
 //          end of the row is zeros. RESIDENT blocks an SM is what the compiler must leave registers for.
 #include "common/half.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/cache_hints.cuh"
 #include "common/reduce.cuh"
 
 template <bool WHOLE>

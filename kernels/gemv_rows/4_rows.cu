@@ -11,7 +11,7 @@
 //          RESIDENT = 3: blocks an SM that the compiler must leave registers for.
 // Changed  from one row to ROWS: the last warp's missing rows are computed as row n - 1 again and not stored.
 #include "common/half.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/cache_hints.cuh"
 #include "common/reduce.cuh"
 
 template <bool WHOLE>

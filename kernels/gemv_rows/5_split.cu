@@ -13,7 +13,7 @@
 //          RESIDENT = 8: blocks an SM that the compiler must leave registers for.
 // Changed  from a warp to SPLIT warps a row: they take turns along k, and meet in shared memory, in a fixed order.
 #include "common/half.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/cache_hints.cuh"
 #include "common/reduce.cuh"
 
 constexpr unsigned TEAMS = THREADS / 32 / SPLIT;  // of SPLIT warps each

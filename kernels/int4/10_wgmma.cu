@@ -14,6 +14,11 @@
 // Branch   from rung 9: a warpgroup multiplies 64 rows at once; x lies in shared memory as wgmma wants it (128-byte
 //          swizzle); weights of the next 64 of k are unpacked while the tensor core multiplies the ones before.
 #include "common/int4.cuh"
+#include "common/ptx/cluster.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/kept.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/narrow.cuh"
 
 constexpr int ROWS = 64 * TALL * ROW_GROUPS, PARTS = TOKENS / 8, THREADS = 128 * ROW_GROUPS * K_GROUPS;
 constexpr int WEIGHTS = K_GROUPS * ROW_GROUPS * TALL * INT4_BLOCK, X_PIECES = K_GROUPS * 16 * TOKENS;  // of a stage

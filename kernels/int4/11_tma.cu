@@ -16,6 +16,11 @@
 //          or empty; units of 64 rows are dealt out to any number of warpgroups, as seven are
 //          to four. Up to 16 tokens a group's sums are scaled, not its weights.
 #include "common/int4.cuh"
+#include "common/ptx/cluster.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/narrow.cuh"
 
 constexpr int PARTS = TOKENS / 8, ROWS = 64 * UNITS, THREADS = 128 * ROW_GROUPS * K_GROUPS, SLOTS = K_GROUPS * STAGES;
 constexpr int TALL = (UNITS + ROW_GROUPS - 1) / ROW_GROUPS;    // units of a warpgroup, of the first TALLER ones;

@@ -14,6 +14,11 @@
 // Branch   from rung 11: the grid covers the tokens, a warpgroup does nothing but start copies, and weights are unpacked into
 //          two alternating sets of registers: half a group's while the tensor cores multiply the half before.
 #include "common/int4.cuh"
+#include "common/ptx/cluster.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 
 constexpr int UNITS = 2 * TALL, ROWS = 64 * UNITS, SUMS = TOKENS / 2, THREADS = 384;
 constexpr int WEIGHTS = UNITS * INT4_BLOCK, X_PIECES = 16 * TOKENS;  // of a slot, in units of 16 bytes

@@ -16,6 +16,10 @@
 //          that are left for a last turn are shared evenly (common/stream_k.cuh); sums leave as halves, turned in shared
 //          memory besides the ring.
 #include "common/int4.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 #include "common/split_sums.cuh"
 #include "common/stream_k.cuh"
 

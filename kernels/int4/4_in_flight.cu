@@ -8,6 +8,7 @@
 //          ROWS = 2: rows a warp.
 // Changed  a warp walks through ROWS rows at once; loads of codes don't ask L1 to keep the line.
 #include "common/int4.cuh"
+#include "common/ptx/cache_hints.cuh"
 #include "common/reduce.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -8,6 +8,7 @@
 //          ROWS = 4: rows a block.
 // Changed  warp w takes every WARPS-th stretch of 1024 weights; sums meet in shared memory in a fixed order.
 #include "common/int4.cuh"
+#include "common/ptx/cache_hints.cuh"
 #include "common/reduce.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)

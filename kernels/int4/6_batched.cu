@@ -9,6 +9,7 @@
 //          TOKENS = 4: tokens that share a weight.
 // Changed  sums [ROWS][TOKENS]; weights are scaled when they are unpacked, once for all tokens.
 #include "common/int4.cuh"
+#include "common/ptx/cache_hints.cuh"
 #include "common/reduce.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)

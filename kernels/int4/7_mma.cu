@@ -11,6 +11,11 @@
 //          lane's share of 16 rows by 64 of k; warps split k group by group, x of a group goes through shared memory,
 //          a group's sum is scaled in FP32, and the warps' sums meet in shared memory in a fixed order.
 #include "common/int4.cuh"
+#include "common/ptx/cache_hints.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/kept.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
 constexpr int ROWS = 16 * TILES, PARTS = TOKENS / 8, X_ROW = 136;  // a row of 128 halves, moved on by 4 banks
 

@@ -12,6 +12,11 @@
 //          ORs a word; the sums start from minus the offsets times the group's x, which one mma of constants makes for
 //          all rows of the warp; the ring starts at a kept address.
 #include "common/int4.cuh"
+#include "common/ptx/cache_hints.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/kept.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
 constexpr int ROWS = 16 * TILES, PARTS = (TOKENS + 7) / 8;
 constexpr int X_ROW = 17, SLOT = TOKENS * X_ROW + INT4_SCALES;  // 16-byte units: 128 halves, moved on by 4 banks

@@ -17,6 +17,10 @@
 //          holds codes, scales and x, filled by asynchronous copies. Beyond 16 tokens the offsets' mma and a group's own
 //          sums cost more than exact weights do, so there weights are scaled to FP16 when they are unpacked.
 #include "common/int4.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/kept.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
 constexpr int ROWS = 16 * TILES * ROW_WARPS, PARTS = TOKENS / 8, THREADS = 32 * ROW_WARPS * K_WARPS;
 constexpr int WARPS = ROW_WARPS * K_WARPS, CODES = WARPS * TILES * 64;  // codes of a stage in units of 16 bytes

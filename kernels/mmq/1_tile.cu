@@ -8,7 +8,8 @@
 // Macros   SCALE_BYTES = 0: 1 to load a block's scale as two bytes instead of one half.
 // Below    this is the first rung. One tile lies in shared memory at a time: load, barrier, multiply, barrier. The int32
 //          product of a block of k is exact; it is scaled by both scales and added up in float.
-#include "common/ptx.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 #include "common/q8.cuh"
 
 constexpr int STRIDE = 48;  // bytes from row to row of a tile: ldmatrix then meets no bank twice

@@ -7,7 +7,8 @@
 // Launch   256 threads a block, (ceil(n / 64), ceil(batch / 64)) blocks: eight warps, each 16 rows by 32 tokens.
 // Changed  from rung 1: two tiles in shared memory, one barrier a block of k; loads go to registers first. cp.async
 //          could not do it: it copies 4, 8 or 16 aligned bytes, and these quants start at multiples of 2.
-#include "common/ptx.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 #include "common/q8.cuh"
 
 constexpr int STRIDE = 48;  // bytes from row to row of a tile: ldmatrix then meets no bank twice

@@ -6,7 +6,8 @@
 // Bytes    34/32 n k and 34/32 batch k read + 2 batch n written; weights are read ceil(batch / 128) times over.
 // Launch   256 threads a block, (ceil(n / 64), ceil(batch / 128)) blocks: eight warps, each 16 rows by 64 tokens.
 // Changed  from rung 2: TOKENS, 128 instead of 64.
-#include "common/ptx.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 #include "common/q8.cuh"
 
 constexpr int STRIDE = 48;  // bytes from row to row of a tile: ldmatrix then meets no bank twice

@@ -9,7 +9,9 @@
 //          Dynamic shared memory: STAGES tiles of 26112 bytes.
 // Macros   STAGES = 3: tiles in the ring of shared memory.
 // Changed  from rung 3: planes, cp.async, a ring of STAGES tiles 128 of k long, swizzled so that ldmatrix has no bank conflicts.
-#include "common/ptx.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 #include "common/q8.cuh"
 
 constexpr int ROWS = 64, TOKENS = 128, BOTH = ROWS + TOKENS, N_TILES = TOKENS / 16;

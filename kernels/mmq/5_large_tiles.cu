@@ -17,7 +17,9 @@
 //          RESIDENT = 2: blocks an SM that the compiler must leave registers for.
 // Changed  from rung 4: the tile's shape; a sum that starts at 1.5 x 2^23 reads as a float without conversion, and the
 //          fused multiply-add that scales it takes the start off again, exactly.
-#include "common/ptx.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 #include "common/q8.cuh"
 
 constexpr int THREADS = 32 * ROW_WARPS * TOKEN_WARPS;

@@ -15,7 +15,11 @@
 // Branch   from rung 5: wgmma, and while one warpgroup waits for its product, three scale theirs; tiles come by the
 //          tensor memory accelerator, which one thread starts; the warpgroup around it lays the scales of a block side
 //          by side as floats.
-#include "common/ptx.cuh"
+#include "common/ptx/kept.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/bytes.cuh"
 #include "common/q8.cuh"
 
 constexpr int APART = 20;  // floats from the scales of a lane's 16 rows to the next lane's: all banks

@@ -14,7 +14,11 @@
 // Branch   from rung 6: FP16 products with the weights in registers: the next 64 of k are made halves while the tensor
 //          cores multiply the ones before. Tiles come by the tensor memory accelerator, which one thread starts: copies
 //          by cp.async took more of the warps' time than they had.
-#include "common/ptx.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 #include "common/q8.cuh"
 
 constexpr int ROWS = 128 * ROW_TILES, SUMS = TOKENS / 2;

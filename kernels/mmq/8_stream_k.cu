@@ -14,7 +14,11 @@
 // Changed  from rung 7: a block takes tile after tile, and the ring goes on from one to the next; the steps of the tiles that
 //          are left for a last turn are shared evenly (common/stream_k.cuh); sums leave as halves, turned in shared memory
 //          besides the ring.
-#include "common/ptx.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 #include "common/q8.cuh"
 #include "common/stream_k.cuh"
 

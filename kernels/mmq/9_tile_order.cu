@@ -15,7 +15,10 @@
 // Changed  from rung 8: 64 rows by 64 of k lie in one piece of memory, scales first: one copy brings them, and one thread
 //          starts all copies. A load of 16 bytes holds a lane's weights of 32 of k, signs turned over beforehand: two weights
 //          take a byte permutation, a subtraction and a multiplication.
-#include "common/ptx.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 #include "common/q8_tiles.cuh"
 #include "common/split_sums.cuh"
 #include "common/stream_k.cuh"

@@ -6,7 +6,7 @@
 //          rounds in which a block found its neighbour's message of that round: `rounds` for all, if the barrier holds.
 // Launch   cooperative (all blocks resident at once), THREADS threads a block.
 // Macros   THREADS = 256: threads a block.
-#include "common/ptx.cuh"
+#include "common/ptx/ordered.cuh"
 
 __device__ inline void grid_barrier(unsigned* counter, unsigned target) {
     __syncthreads();

@@ -4,7 +4,7 @@
 // Launch   1 block of 32 threads. Built with -DDEPENDENT=1 it lets its successor start at once and waits for its
 //          predecessor before it writes: what is left of the hand-over is the programmatic edge.
 // Macros   DEPENDENT = 0: 1 for a programmatic dependent launch.
-#include "common/ptx.cuh"
+#include "common/ptx/dependent_launch.cuh"
 
 extern "C" __global__ void touch(unsigned* out, unsigned token) {
 #if DEPENDENT

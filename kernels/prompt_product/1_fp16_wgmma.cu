@@ -14,7 +14,11 @@
 //          GATE = 0: 1 to store SiLU of eight rows times the eight rows after them.
 // Below    mmq's rung 7_fp16_wgmma. Persistent blocks walk from tile to tile, so that the next tile's copies are under way while
 //          results are stored; these meet in shared memory, so that what is stored is 64 or 128 bytes in a row, not 16.
-#include "common/ptx.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 #include "common/q8.cuh"
 
 constexpr int ROWS = 128, SUMS = TOKENS / 2, SLOT = (TOKENS * 128 + ROWS * 68 + 1023) / 1024 * 1024;

@@ -11,7 +11,7 @@
 // Changed  from rung 3: two planes for blocks; UNROLL loads of 16 bytes under way a lane, past L1. The launch bounds name
 //          RESIDENT blocks a multiprocessor: left to itself the compiler aims at twice as many, has registers for one
 //          load at a time, and waits for each.
-#include "common/ptx.cuh"
+#include "common/ptx/cache_hints.cuh"
 #include "common/q8.cuh"
 #include "common/reduce.cuh"
 

@@ -10,7 +10,7 @@
 //          ROWS = 4: rows a block;
 //          RESIDENT = 4: blocks an SM that the compiler must leave registers for.
 // Changed  from rung 4: a block takes ROWS rows and its warps divide k; their sums meet in shared memory.
-#include "common/ptx.cuh"
+#include "common/ptx/cache_hints.cuh"
 #include "common/q8.cuh"
 #include "common/reduce.cuh"
 

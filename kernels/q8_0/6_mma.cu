@@ -15,7 +15,9 @@
 // Changed  from rung 5: m16n8k32 for __dp4a, cp.async for loads. Each warp keeps a ring of STAGES tiles, 128 of k long,
 //          and waits for no other warp until the end. A sum starts at 1.5 x 2^23, where a float's last bit is one: read as
 //          a float it needs no conversion, and the fused multiply-add that scales it takes the start off again, exactly.
-#include "common/ptx.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 #include "common/q8.cuh"
 
 constexpr int WARPS = THREADS / 32, ROWS = 16 * ROW_TILES, TOKENS = 8 * TOKEN_TILES, BOTH = ROWS + TOKENS;

@@ -7,7 +7,7 @@
 // Macros   THREADS = 256: threads a block;
 //          UNROLL = 8: 16-byte accesses that a thread has in flight.
 // Changed  from rung 3 (rung 4's persistent grid did not pay): load_streaming instead of a plain load.
-#include "common/ptx.cuh"
+#include "common/ptx/cache_hints.cuh"
 #include "common/reduce.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)

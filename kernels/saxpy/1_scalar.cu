@@ -10,7 +10,7 @@
 //          DEPENDENT = 0: 1 or 2 for a programmatic dependent launch: the successor may start at once (1) or after the
 //              stores (2).
 // Below    this is the first rung.
-#include "common/ptx.cuh"
+#include "common/ptx/dependent_launch.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     saxpy_scalar(const float* __restrict__ x, const float* __restrict__ y, float* __restrict__ z, float a,

@@ -33,7 +33,7 @@ def check() -> ModuleType:
             ["tests/runtime/test_kernel.py", "tests/engine/test_decoder.py"],
         ),
         ("kernels/read/2_vector.cu", ["tests/runtime/test_kernel.py", "tests/simt/test_simt_gates.py"]),
-        ("kernels/common/ptx.cuh", ["tests/runtime/test_kernel.py", "tests/simt/test_simt_gates.py"]),
+        ("kernels/common/ptx/mma.cuh", ["tests/runtime/test_kernel.py", "tests/simt/test_simt_gates.py"]),
         ("lib/rooflab/ops/int4.py", ["tests/runtime/test_kernel.py", "tests/ops/test_int4.py"]),
         ("tests/bench/test_roof.py", ["tests/bench/test_roof.py"]),
         ("README.md", []),

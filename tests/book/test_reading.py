@@ -211,7 +211,7 @@ def test_a_helper_comes_with_its_comment_and_an_overload_by_its_signature() -> N
     assert found.startswith("// from common/int4.cuh\n// The eight codes") and found.endswith("\n}")
     last = gemv.LADDERS["gemv"][-1]
     assert "load_streaming(const uint2* p) {" in page.helper(last, "load_streaming(const uint2* p")
-    assert paths.KERNELS.joinpath("common/ptx.cuh").read_text().count("load_streaming(") > 2
+    assert paths.KERNELS.joinpath("common/ptx/cache_hints.cuh").read_text().count("load_streaming(") > 2
 
 
 def test_an_opening_without_its_parts_is_refused() -> None:

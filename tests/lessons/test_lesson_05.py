@@ -182,7 +182,7 @@ def test_one_product_beats_a_stream_of_matvecs(h200):
 def test_the_fragment_is_the_one_that_the_page_shows():
     """M69: random bytes through the mma land in the lane and register of the page's table, exact."""
     source = """
-    #include "common/ptx.cuh"
+    #include "common/ptx/mma.cuh"
     extern "C" __global__ void once(const unsigned* a, const unsigned* b, int* out) {
         int d[4] = {0, 0, 0, 0};
         mma_m16n8k32_s8(d, a + 4 * threadIdx.x, b + 2 * threadIdx.x);
@@ -244,7 +244,7 @@ def test_a_wider_tile_reads_the_weights_half_as_often(prompt, counted):
 def test_cp_async_cannot_copy_from_blocks():
     """M73: the quants of a block start at a multiple of 2, those of a plane at one of 32."""
     source = """
-    #include "common/ptx.cuh"
+    #include "common/ptx/cp_async.cuh"
     extern "C" __global__ void copied(const unsigned char* w, int* out, int start, int bytes) {
         __shared__ __align__(16) int words[32];
         copy_async_4(words + threadIdx.x, w + start + bytes * (threadIdx.x / 8) + threadIdx.x % 8 * 4);

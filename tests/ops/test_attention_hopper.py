@@ -36,7 +36,6 @@ def emulated(rung):
         source = re.sub(rf"\b{word}", ours, source)
     if rung.name in op.STANDING:
         source = re.sub(r"&([qkv])\b", r"\1", source)
-        source = source.replace('#include "common/box3/ptx.cuh"\n', "")
     source = source.replace(") CLUSTER_DIMS\n", ")\n").replace(
         "Element shared[];", "Element shared[];\n    emulate(shared);"
     )

@@ -6,9 +6,10 @@ import re
 import needs
 import numpy as np
 import pytest
+from hopper_headers import in_place
 from rooflab import ops, simt
 from rooflab.ops import int4, stream_k
-from rooflab.paths import KERNELS, ROOT
+from rooflab.paths import ROOT
 from test_int4 import judged, packed, random
 
 needs.compiler()
@@ -39,11 +40,8 @@ LONE = {  # a cluster of one block
 
 def emulated(rung):
     source, emulation = rung.path.read_text(), EMULATION
-    if rung == SHARED:  # with its headers in their place, whose words the test renames as well
-        for header in ("common/split_sums.cuh", "common/stream_k.cuh"):
-            body = (KERNELS / header).read_text().split("#pragma once\n")[1].split("\n\n", 1)[1]
-            head, rest = source.replace(f'#include "{header}"\n', "").split("\n\n", 1)
-            source = f"{head}\n\n{body}\n{rest}"
+    if rung == SHARED:
+        source = in_place(source)
         emulation += (ROOT / "tests" / "simt_kernels" / "hopper_stmatrix.h").read_text()
     for word, ours in WORDS.items():
         source = re.sub(rf"\b{word}", ours, source)

@@ -1,4 +1,4 @@
-"""MMQ's rungs 8 and 9 on the CPU: warpgroup products, copies and barriers emulated (see test_int4_hopper)."""
+"""MMQ's rungs 8 to 10 on the CPU: warpgroup products, copies and barriers emulated (see test_int4_hopper)."""
 
 import ctypes
 import re
@@ -6,11 +6,12 @@ import re
 import needs
 import numpy as np
 import pytest
+from hopper_headers import in_place
 from rooflab import ops, simt
 from rooflab.errors import LaunchError
 from rooflab.numerics import quant, reference
 from rooflab.ops import mmq, q8_0, stream_k
-from rooflab.paths import KERNELS, ROOT
+from rooflab.paths import ROOT
 from rooflab.runtime import nvrtc
 from test_q8_0 import random
 
@@ -44,6 +45,7 @@ static inline void byte_rows(void* shared, const long long* map, int column, int
       emulated_base[address ^ (address >> 7 & 3) << 4] = inside ? from[(row + r) * map[1] + column + c] : 0;
     }
 }
+#include "common/ptx/cp_async.cuh"
 static inline void mbar_arrive_when_copied(unsigned long long* barrier) {
   copy_async_commit();
   copy_async_wait<0>();
@@ -53,12 +55,7 @@ static inline void mbar_arrive_when_copied(unsigned long long* barrier) {
 
 
 def emulated(rung):
-    source = rung.path.read_text()
-    for header in ("common/split_sums.cuh", "common/stream_k.cuh"):  # whose words are replaced as well
-        if f'#include "{header}"\n' in source:
-            body = (KERNELS / header).read_text().split("#pragma once\n")[1].split("\n\n", 1)[1]
-            head, rest = source.replace(f'#include "{header}"\n', "").split("\n\n", 1)
-            source = f"{head}\n\n{body}\n{rest}"
+    source = in_place(rung.path.read_text())
     for word, ours in WORDS.items():
         source = re.sub(rf"(?<!\w){re.escape(word)}", ours, source)
     folder = ROOT / "tests" / "simt_kernels"
@@ -112,6 +109,46 @@ def test_sums_of_whole_and_of_shared_tiles_are_right(rung, n, k, batch, options)
     simt.run(emulated(rung), grid, 384, given, macros, entry=rung.entry, shared=shared, **together)
     allowed = max(2 * float(np.abs(rounded - expected).max()), 2.0**-10 * float(np.abs(expected).max()))
     assert np.abs(y - expected).max() <= allowed and not flags.any()
+
+
+GROUPS = ops.rung_of(mmq.LADDERS["mmq"], "10_k_groups", "")
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize(
+    ("n", "k", "batch", "options"),
+    [
+        (130, 384, 70, {"TOKENS": 64, "STAGES": 3}),  # an odd ring, a third of three steps a warpgroup
+        (64, 128, 9, {"TOKENS": 64, "STAGES": 4}),  # one step each
+        (100, 640, 85, {"TOKENS": 80, "STAGES": 4}),  # the second warpgroup of a tile ends no token
+    ],
+)
+def test_warpgroups_that_divide_k_are_right(n, k, batch, options):
+    planes, x = quant.to_planes(quant.quantise_q8_0(random(n, k, n + k))), random(batch, k, n)
+    w = planes.quants.astype(np.float32) * np.repeat(planes.scales.astype(np.float32), 32, axis=1)
+    expected = reference.gemm(w, x)
+    rounded = (x.astype(np.float32) @ w.astype(np.float16).astype(np.float32).T).astype(np.float16)
+    macros, y = GROUPS.with_defaults(options), np.full((batch, n), np.nan, np.float16)
+    given = [
+        q8_0.repack(planes).blocks,
+        mapped(x, (macros["TOKENS"], 64)),
+        y,
+        *map(ctypes.c_int, (n, k, batch)),
+    ]
+    grid, threads, shared = mmq.launch_shape(GROUPS, n, batch, macros)
+    simt.run(emulated(GROUPS), grid, threads, given, macros, entry=GROUPS.entry, shared=shared)
+    allowed = max(2 * float(np.abs(rounded - expected).max()), 2.0**-10 * float(np.abs(expected).max()))
+    assert np.abs(y - expected).max() <= allowed
+
+
+def test_small_matrices_are_divided_along_k_where_the_law_says_so():
+    assert mmq.tiles_rung(2048, 2048, 256) == "10_k_groups"
+    assert mmq.tiles_rung(8192, 8192, 512) == "9_tile_order", "more tiles than run at once"
+    assert mmq.tiles_rung(2048, 8192, 100) == "9_tile_order", "long k is divided among blocks"
+    for n, k, batch in ((1024, 1024, 512), (2560, 2560, 150), (4096, 1024, 256), (64, 128, 1)):
+        macros = GROUPS.with_defaults(mmq.macros_for(GROUPS, n, k, batch))
+        grid, _, shared = mmq.launch_shape(GROUPS, n, batch, macros)
+        assert grid[0] * grid[1] <= 132 and shared <= 227 * 1024 and macros["STAGES"] > 2
 
 
 def test_operands_and_sharing_that_do_not_fit_are_refused(monkeypatch):

@@ -8,7 +8,7 @@ from rooflab.records.fingerprint import fresh, identity, source_of_callable, str
 
 KERNEL = """
 // reads a row per warp
-#include "common/ptx.cuh"
+#include "common/ptx/mma.cuh"
 #define UNROLL 4  /* loads in flight */
 extern "C" __global__ void read(const uint4* x, float* y, size_t n) {
   size_t i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -18,7 +18,7 @@ extern "C" __global__ void read(const uint4* x, float* y, size_t n) {
 """
 EDITED = """/* A row per warp:
    sixteen bytes a lane. */
-#include "common/ptx.cuh"
+#include "common/ptx/mma.cuh"
 #define UNROLL 4
 extern "C" __global__ void
 read(const uint4 *x, float *y, size_t n)
@@ -41,7 +41,7 @@ def test_comments_and_layout_do_not_count():
         ("i < n", "i <= n"),
         ("1'000", "1'001"),
         ("; // kept", "; // changed"),  # inside a string literal
-        ("ptx.cuh", "warp.cuh"),
+        ("mma.cuh", "warp.cuh"),
         ('"ld.global.v4', '"ld.global. v4'),
         ("#define UNROLL 4  /* loads in flight */\n", "#define UNROLL 4 "),
     ],

@@ -17,6 +17,7 @@ from rooflab.view import display
 # technical specifications): what a rung's static shared memory must stay within.
 SHARED_LIMIT = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "90a": 227, "100": 227, "120": 99}
 
+PTX = KERNELS / "common" / "ptx"
 LADDERS = {name: ladder for module in ops.modules() for name, ladder in module.LADDERS.items()}
 EVERY = [
     *(rung for ladder in LADDERS.values() for rung in ladder),
@@ -116,10 +117,32 @@ def _step(before, rung):
     return "Branch" if len(lines) > STEP else "Changed"
 
 
-def test_only_ptx_cuh_holds_inline_assembly():
+def test_only_headers_of_ptx_hold_inline_assembly():
     for path in KERNELS.rglob("*.cu*"):
-        if path.name != "ptx.cuh":
+        if PTX not in path.parents:
             assert "asm" not in path.read_text(), path
+
+
+def test_a_header_of_ptx_is_short():
+    for path in PTX.rglob("*.cuh"):
+        assert path.read_text().count("\n") <= 350, path
+
+
+def test_a_source_includes_the_headers_whose_instructions_it_names():
+    """And no other header of PTX; those of wgmma's products bring wgmma.cuh along."""
+    homes = {"TensorMap": "tma.cuh", "wgmma_": "wgmma/wide.cuh"}  # rungs make the names of some products
+    for header in PTX.rglob("*.cuh"):
+        names = re.findall(r"inline [\w ]+?\*? ?(\w+)\(", header.read_text())
+        homes |= dict.fromkeys(names, header.relative_to(PTX).as_posix())
+    for path in KERNELS.rglob("*.cu*"):
+        if PTX in path.parents:
+            continue
+        text = re.sub(r"//.*", "", path.read_text())
+        named = re.findall(r"\b(\w+)(?=\(|<[^;(){}]*>\()|\b(TensorMap)\b|\b(wgmma_)##", text)
+        wanted = {homes[name] for found in named for name in found if name in homes}
+        if any(name.startswith("wgmma/") for name in wanted):
+            wanted.discard("wgmma.cuh")
+        assert set(re.findall(r'#include "common/ptx/(.*)"', text)) == wanted, path
 
 
 def test_a_cubin_reports_registers_spills_and_code():

@@ -177,14 +177,23 @@ def test_the_gate_refuses_every_cheat_on_the_cpu(entry):
         admitted.recheck()
 
 
-def test_every_function_of_ptx_cuh_has_its_cpu_version():
-    """By name and number of overloads; what only Hopper has is refused by name instead."""
-    found = []
-    for path in (KERNELS / "common" / "ptx.cuh", simt.build.INCLUDE / "common" / "ptx.cuh"):
-        names = re.findall(r"inline [\w ]+?\*? ?(\w+)\(", path.read_text())
-        portable = [name for name in names if not any(re.search(p, name) for p in simt.build._HOPPER)]
-        found.append(Counter(portable))
-    assert found[0] == found[1] and len(found[0]) >= 30
+def test_every_function_of_ptx_has_its_cpu_version():
+    """Header by header, by name and number of overloads; a header that has none is empty on the CPU."""
+    names = Counter()
+    for path in (KERNELS / "common" / "ptx").rglob("*.cuh"):
+        text, ours = path.read_text(), simt.build.INCLUDE / path.relative_to(KERNELS)
+        if ours.is_file():
+            own, other = (
+                Counter(re.findall(r"inline [\w ]+?\*? ?(\w+)\(", each)) for each in (text, ours.read_text())
+            )
+            assert own == other, path
+            names += own
+        else:
+            code = text.partition("#pragma once\n")[2]
+            assert re.fullmatch(
+                r'(?:#include "common/ptx/wgmma.cuh"\n)?\n#if.* __CUDA_ARCH.*\n(?s:.*)\n#endif\n', code
+            ), path
+    assert len(names) >= 40
 
 
 # --- between threads ----------------------------------------------------------------------------------------

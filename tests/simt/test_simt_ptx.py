@@ -1,4 +1,4 @@
-"""common/ptx.cuh on the CPU: matrices against NumPy, copies that come late, planted faults."""
+"""common/ptx on the CPU: matrices against NumPy, copies that come late, planted faults."""
 
 import ctypes
 import re

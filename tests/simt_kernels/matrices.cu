@@ -1,7 +1,12 @@
-// The instructions of common/ptx.cuh that a warp executes together, and its asynchronous copies, one kernel each.
-#include "common/ptx.cuh"
+// The instructions of common/ptx that a warp executes together, and its asynchronous copies, one kernel each.
+#include "common/ptx/bitwise.cuh"
+#include "common/ptx/cache_hints.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
-// Registers of every lane, filled from and emptied to plain row-major matrices as ptx.cuh says.
+// Registers of every lane, filled from and emptied to plain row-major matrices as mma.cuh says.
 template <typename T>
 __device__ unsigned packed(const T* matrix, int width, int row, int column, bool down) {
     unsigned word = 0;

@@ -11,7 +11,7 @@ def test_the_tile_is_that_of_the_instruction(tmp_path):
     assert sharing.product_of() == (16, 8, 16)
     drawing = diagram.tokens_share_a_tile((1, 8))
     assert "1 token: 8 or 1; 8 tokens: 64 or 1" in drawing.says
-    changed = tmp_path / "ptx.cuh"
+    changed = tmp_path / "mma.cuh"
     changed.write_text(
         sharing._PTX.read_text().replace("mma.sync.aligned.m16n8k16.", "mma.sync.aligned.m16n16k16.")
     )

@@ -1,5 +1,6 @@
 // Attend to a split of the cache by one or two query heads: eight lanes score a key.
 #pragma once
+#include "common/ptx/exp2.cuh"
 
 // Queries lie in global memory or, where FLAGGED, in shared.
 __device__ inline uint4 load_query(const uint4* from) {

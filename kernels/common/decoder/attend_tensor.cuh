@@ -5,6 +5,8 @@
 // Loads are of 16 bytes from global memory, without shared memory: the dimensions that a product adds up may come in any
 // order that both operands share, and those of the outputs in any order that is undone when they are stored.
 #pragma once
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/mma.cuh"
 
 // Keys from `last` on are read as the last one, so that what they are multiplied by decides.
 // With g = lane / 4 and t = lane % 4, dimensions 32 i + 8 t to 32 i + 8 t + 7 of keys `first` + g and `first` + 8 + g.

@@ -1,5 +1,8 @@
 // Attend to the cache with one query a head (ATTEND), the context split among blocks, and merge the splits (OUT).
 #pragma once
+#include "common/ptx/cache_hints.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/ordered.cuh"
 
 // A block's share: HEADS_PER_BLOCK query heads from `head` on against keys [first, last) of their key-value head, split
 // number `index` of `splits`. kv_head = kv_heads: the block has none.

@@ -7,21 +7,30 @@
 // its set, the other set is cleared.
 //
 // A word is written again a layer later. Its writer has by then read a complete residual, to which every block adds in OUT and
-// DOWN (rooflab.ops.decoder refuses a grid with idle blocks), so that all blocks have read the word before.
+// DOWN (rooflab.ops.decoder refuses a grid with idle blocks), so that all blocks have read the word before. Sums are read while
+// they are new alone: once OUT's are complete, a fast block may add to DOWN's while a slow one still waits for OUT's. What the
+// last sums came to, a thread keeps.
 #pragma once
 #if FLAGS_IN_DATA
 #include "common/decoder/schedule.cuh"
+#include "common/ptx/ordered.cuh"
 
 // The workspace `residual_fixed` in words of 8 bytes: sums of two tokens by OUT and by DOWN [2][2][hidden], stats of splits
 // [heads][MAX_SPLITS]; and of 4 bytes: queries [heads][HEAD_DIM], the newest keys and values [2][kv_heads][HEAD_DIM], outputs
-// of splits [heads][MAX_SPLITS][HEAD_DIM], SiLU(gate) * up [mlp].
+// of splits [heads][MAX_SPLITS][HEAD_DIM], SiLU(gate) * up [mlp]. What blocks keep for themselves comes last: as floats
+// what the sums by DOWN and by OUT were when they were complete [blocks][2][hidden].
 constexpr int STATS_AT = 4 * HIDDEN, QUERIES_AT = 2 * (STATS_AT + HEADS * MAX_SPLITS);
 constexpr int NEWEST_AT = QUERIES_AT + HEADS * HEAD_DIM, OUTPUTS_AT = NEWEST_AT + 2 * KV_HEADS * HEAD_DIM;
 constexpr int INNER_AT = OUTPUTS_AT + HEADS * MAX_SPLITS * HEAD_DIM, HANDED_WORDS = INNER_AT + MLP;
+static_assert(HANDED_WORDS % 4 == 0, "floats are kept four at a time");
 
 __device__ inline unsigned* handed(const Decoder& m, int at) { return reinterpret_cast<unsigned*>(m.residual_fixed) + at; }
 __device__ inline unsigned long long* handed_stats(const Decoder& m) {
     return reinterpret_cast<unsigned long long*>(m.residual_fixed) + STATS_AT;
+}
+
+__device__ inline float4* kept_sums(const Decoder& m, bool of_out) {
+    return reinterpret_cast<float4*>(handed(m, HANDED_WORDS)) + (2 * blockIdx.x + of_out) * (HIDDEN / 4);
 }
 
 __device__ inline void store_flagged(const Decoder& m, unsigned* to, __half v) {
@@ -61,10 +70,10 @@ __device__ inline void store_split(const Decoder& m, int at, float row_max, floa
     store_relaxed(handed_stats(m) + at, (unsigned long long)m.flag << 32 | __float_as_uint(log_sum));
 }
 
-// What the sums of OUT and of DOWN count when all layers before, and of this one OUT if `after_out`, have added to them. The
-// embedding counts for one in OUT's.
-__device__ inline unsigned counted_out(const Decoder& m, bool after_out) {
-    return 1 + (m.layers_done + after_out) * (HEADS * HEAD_DIM / CHUNK<FORMAT>);
+// What OUT's sums count when this layer and all before have added to them, and DOWN's after all layers before. The embedding
+// counts for one in OUT's.
+__device__ inline unsigned counted_out(const Decoder& m) {
+    return 1 + (m.layers_done + 1) * (HEADS * HEAD_DIM / CHUNK<FORMAT>);
 }
 __device__ inline unsigned counted_down(const Decoder& m) { return m.layers_done * (MLP / CHUNK<FORMAT>); }
 

@@ -1,6 +1,7 @@
 // Synchronise all blocks of a cooperative launch: `counter` counts arrivals of blocks, and `target` is the count to wait
 // for.
 #pragma once
+#include "common/ptx/ordered.cuh"
 
 __device__ inline void arrive_at_grid_barrier(const Smem& smem, unsigned* counter) {
     sync_consumers(smem);

@@ -25,10 +25,9 @@
 #pragma once
 #include <cuda_fp16.h>
 
-#include "common/decoder/ptx.cuh"
 #include "common/half.cuh"
 #include "common/int4.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/kept.cuh"
 #include "common/reduce.cuh"
 
 constexpr int THREADS = 32 * WARPS, UNIT = 16;

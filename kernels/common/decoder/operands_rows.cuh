@@ -2,6 +2,8 @@
 #pragma once
 #include "common/decoder/product_int4.cuh"
 #include "common/decoder/product_q8_0.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
 __device__ inline void multiply_fp16_rows(float (&acc)[2][4], const uint4* slot, const __half* x, int lane) {
     unsigned b[4][2];

@@ -1,6 +1,7 @@
 // Run the phases of a layer and the head: prologue, products, epilogue.
 #pragma once
 #include "common/decoder/timeline.cuh"
+#include "common/ptx/cache_hints.cuh"
 #include "common/uniform.cuh"
 
 // Prefetch into L2 what the next phase reads and no block still writes: keys and values for ATTEND, and, by the last block,

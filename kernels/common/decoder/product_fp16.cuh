@@ -4,6 +4,7 @@
 // come to acc[.][0] and acc[.][2] of lanes with t = 0.
 #pragma once
 #include "common/decoder/model.cuh"
+#include "common/ptx/mma.cuh"
 
 // w: this lane's share of a slot, as stream_cp_async.cuh copies it; x: its share of the chunk's x.
 __device__ inline void multiply_fp16(float (&acc)[2][4], const uint4* w, const __half* x) {

@@ -1,6 +1,7 @@
 // Multiply a chunk of INT4 weights by x on the tensor cores.
 #pragma once
 #include "common/decoder/model.cuh"
+#include "common/ptx/mma.cuh"
 
 // Load sixteen halves of x: the two registers of each of four products.
 __device__ inline void load_x16(unsigned (&b)[4][2], const __half* x) {

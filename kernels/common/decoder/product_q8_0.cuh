@@ -5,6 +5,7 @@
 // with the sums of one block, which it scales. Products of bytes are exact, and weights need no unpacking.
 #pragma once
 #include "common/decoder/model.cuh"
+#include "common/ptx/mma.cuh"
 
 // Scale a block's sums of high and of low bytes and add them to rows g and g + 8.
 __device__ inline void add_blocks(float (&acc)[2][4], const int (&sums)[4], unsigned low, unsigned high, float x_scale,

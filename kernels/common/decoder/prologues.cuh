@@ -2,6 +2,7 @@
 // HEAD).
 #pragma once
 #include "common/decoder/activations.cuh"
+#include "common/ptx/ordered.cuh"
 
 // x = SiLU(gate) * up, or the slab of it that this block multiplies, which GATE_UP stored in the order of x: eight
 // neighbours a thread, all loads before the first use. INT4 also gets the sums of groups of 128, 16 lanes each.
@@ -111,6 +112,23 @@ struct Residual4 {
     uint4 first, second;  // `second` in fixed point alone
 };
 
+constexpr bool FIXED = SPLIT_K && !FLAGGED;  // whether a residual that has been loaded is still in fixed point
+
+__device__ inline Residual4 of_floats(float a, float b, float c, float d) {
+    return {make_uint4(__float_as_uint(a), __float_as_uint(b), __float_as_uint(c), __float_as_uint(d)), make_uint4(0, 0, 0, 0)};
+}
+
+__device__ inline float4 values_of(const Residual4& r) {
+    const uint4 a = r.first, b = r.second;
+    if constexpr (FIXED) {
+        const auto number = [](unsigned low, unsigned high) {
+            return from_fixed((long long)((unsigned long long)high << 32 | low));
+        };
+        return make_float4(number(a.x, a.y), number(a.z, a.w), number(b.x, b.y), number(b.z, b.w));
+    }
+    return make_float4(__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), __uint_as_float(a.w));
+}
+
 __device__ inline int pair_place(int k) { return SPLIT_K ? k / 128 * 128 + k % 128 / 2 : k; }
 
 #if FLAGS_IN_DATA
@@ -118,25 +136,25 @@ __device__ inline int pair_place(int k) { return SPLIT_K ? k / 128 * 128 + k % 1
 // times four elements, from `first` on and 4 THREADS apart.
 template <int N>
 __device__ inline void wait_for_residual(const Decoder& m, Residual4 (&held)[N], int first, bool after_out) {
-    const unsigned out = counted_out(m, after_out), down = counted_down(m), awaited = after_out ? out : down;
-    const auto load = [&](int k, bool of_out) {
-        const ulonglong2* from = reinterpret_cast<const ulonglong2*>(m.sums + (of_out ? 0 : HIDDEN) + pair_place(k));
-        const ulonglong2 a = load_relaxed(from), b = load_relaxed(from + 32);
-        const auto words = [](const ulonglong2& v) {
-            return make_uint4((unsigned)v.x, (unsigned)(v.x >> 32), (unsigned)v.y, (unsigned)(v.y >> 32));
-        };
-        return Residual4{words(a), words(b)};
-    };
-    Residual4 rest[N] = {};  // complete since the last time
+    const unsigned awaited = after_out ? counted_out(m) : counted_down(m);
+    const unsigned long long* sums = m.sums + (after_out ? 0 : HIDDEN);
+    const float4* kept = kept_sums(m, !after_out);
+    float4 rest[N] = {};  // before the first layer's GATE_UP nothing has been added to DOWN's sums
 #pragma unroll
     for (int i = 0; i < N; ++i)
-        if (first + i * 4 * THREADS < HIDDEN) rest[i] = load(first + i * 4 * THREADS, !after_out);
+        if (first + i * 4 * THREADS < HIDDEN && !(after_out && m.layers_done == 0)) rest[i] = kept[first / 4 + i * THREADS];
+    const auto words = [](const ulonglong2& v) {
+        return make_uint4((unsigned)v.x, (unsigned)(v.x >> 32), (unsigned)v.y, (unsigned)(v.y >> 32));
+    };
     unsigned missing;
     do {
         missing = 0;
 #pragma unroll
         for (int i = 0; i < N; ++i)
-            if (first + i * 4 * THREADS < HIDDEN) held[i] = load(first + i * 4 * THREADS, after_out);
+            if (first + i * 4 * THREADS < HIDDEN) {
+                const ulonglong2* from = reinterpret_cast<const ulonglong2*>(sums + pair_place(first + i * 4 * THREADS));
+                held[i] = {words(load_relaxed(from)), words(load_relaxed(from + 32))};
+            }
 #pragma unroll
         for (int i = 0; i < N; ++i)
             if (first + i * 4 * THREADS < HIDDEN)
@@ -144,26 +162,26 @@ __device__ inline void wait_for_residual(const Decoder& m, Residual4 (&held)[N],
                            (held[i].second.z - awaited);
     } while (missing & ((1 << COUNT_BITS) - 1));
     __syncwarp();
-    const auto add = [&](unsigned& low, unsigned& high, unsigned other_low, unsigned other_high) {
-        const unsigned long long sum = ((unsigned long long)high << 32 | low) +
-                                       ((unsigned long long)other_high << 32 | other_low) - out - down;
-        low = (unsigned)sum, high = (unsigned)(sum >> 32);
+    const auto number = [&](unsigned low, unsigned high) {
+        return from_fixed((long long)(((unsigned long long)high << 32 | low) - awaited));
     };
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-        uint4 &a = held[i].first, &b = held[i].second;
-        const uint4 c = rest[i].first, d = rest[i].second;
-        add(a.x, a.y, c.x, c.y), add(a.z, a.w, c.z, c.w), add(b.x, b.y, d.x, d.y), add(b.z, b.w, d.z, d.w);
+        if (first + i * 4 * THREADS >= HIDDEN) continue;
+        const uint4 a = held[i].first, b = held[i].second;
+        const float4 v = make_float4(number(a.x, a.y), number(a.z, a.w), number(b.x, b.y), number(b.z, b.w));
+        kept_sums(m, after_out)[first / 4 + i * THREADS] = v;
+        held[i] = of_floats(v.x + rest[i].x, v.y + rest[i].y, v.z + rest[i].z, v.w + rest[i].w);
     }
 }
 
 // A token begins with its embedding, which is added to OUT's sums.
 __device__ inline void store_residual(const Decoder& m, int k, const Residual4& embedding) {
-    const uint4 a = embedding.first, b = embedding.second;
-    const unsigned words[4][2] = {{a.x, a.y}, {a.z, a.w}, {b.x, b.y}, {b.z, b.w}};
+    const float4 v = values_of(embedding);
+    const float four[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-        atomicAdd(m.sums + pair_place(k) + i / 2 * 64 + i % 2, ((unsigned long long)words[i][1] << 32 | words[i][0]) + 1);
+        atomicAdd(m.sums + pair_place(k) + i / 2 * 64 + i % 2, (unsigned long long)to_fixed(four[i]) + 1);
 }
 
 __device__ inline Residual4 load_residual(const Decoder& m, int k, bool after_out) {
@@ -190,30 +208,20 @@ __device__ inline void store_residual(const Decoder& m, int k, const Residual4& 
 }
 #endif
 
-__device__ inline float4 values_of(const Residual4& r) {
-    const uint4 a = r.first, b = r.second;
-    if constexpr (SPLIT_K) {
-        const auto number = [](unsigned low, unsigned high) {
-            return from_fixed((long long)((unsigned long long)high << 32 | low));
-        };
-        return make_float4(number(a.x, a.y), number(a.z, a.w), number(b.x, b.y), number(b.z, b.w));
-    }
-    return make_float4(__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), __uint_as_float(a.w));
-}
-
 // Four elements of a token's embedding as a residual. Fixed point holds them exactly: they are multiples of 2^-24.
 __device__ inline Residual4 embedded(const Decoder& m, int token, int k) {
     if constexpr (SPLIT_K) {
-        const auto pair = [&](int at) {
-            const float2 v = load_embedding_pair(m, token, at);
-            const unsigned long long x = to_fixed(v.x), y = to_fixed(v.y);
+        const int at = pair_place(k);
+        const float2 v = load_embedding_pair(m, token, at), w = load_embedding_pair(m, token, at + 64);
+        if constexpr (!FIXED) return of_floats(v.x, v.y, w.x, w.y);
+        const auto pair = [](float2 two) {
+            const unsigned long long x = to_fixed(two.x), y = to_fixed(two.y);
             return make_uint4((unsigned)x, (unsigned)(x >> 32), (unsigned)y, (unsigned)(y >> 32));
         };
-        return {pair(pair_place(k)), pair(pair_place(k) + 64)};
+        return {pair(v), pair(w)};
     }
     const float4 v = load_embedding(m, token, k);
-    return {make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)),
-            make_uint4(0, 0, 0, 0)};
+    return of_floats(v.x, v.y, v.z, v.w);
 }
 
 // Four weights of an RMSNorm, for the elements that load_residual gives.

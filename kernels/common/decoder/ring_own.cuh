@@ -5,6 +5,8 @@
 #include "common/decoder/stream_cp_async.cuh"
 #include "common/decoder/operands_lanes.cuh"
 #include "common/decoder/stream_walk.cuh"
+#include "common/ptx/cache_hints.cuh"
+#include "common/ptx/cp_async.cuh"
 
 // Barrier of all warps that multiply.
 __device__ inline void sync_consumers(const Smem&) { __syncthreads(); }

@@ -1,6 +1,9 @@
 // Give each of WARPS consumer warps a ring that one of PRODUCERS other warps fills by cp.async.
 #pragma once
 #include "common/decoder/model.cuh"
+#include "common/ptx/arrivals.cuh"
+#include "common/ptx/cache_hints.cuh"
+#include "common/ptx/cp_async.cuh"
 
 constexpr bool PRODUCERS_FILL = true;
 constexpr int BARRIERS = WARPS * STAGES + 1;

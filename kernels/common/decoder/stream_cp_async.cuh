@@ -6,6 +6,7 @@
 constexpr int SLOT = FORMAT == 0 && HEAD_FORMAT == 0 ? 128 : 144;  // four pieces of 16 bytes a lane, and scales
 constexpr int SCALES = 0;
 #include "common/decoder/smem.cuh"
+#include "common/ptx/cp_async.cuh"
 
 // Where a warp's next copy starts: `at`, this lane's share of a unit's chunk. steps, next_chunk and to are TileRange's,
 // from the present unit on; `left` counts the matrices to come, this one included; `deferred` the slots left empty

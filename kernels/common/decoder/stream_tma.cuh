@@ -1,6 +1,9 @@
 // Copy weights by the tensor memory accelerator (sm_90a): one instruction of one lane copies a chunk.
 #pragma once
 #include "common/decoder/model.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
 
 constexpr int SLOT = 128, SCALES = FORMAT != 0 || HEAD_FORMAT != 0 ? 16 : 0;
 constexpr int BARRIERS = (WARPS * STAGES + 1) / 2;

@@ -4,6 +4,7 @@
 // SMs share, taken where that one ticks.
 #pragma once
 #include "common/decoder/smem.cuh"
+#include "common/ptx/clock.cuh"
 
 // With BEGIN stands 8 layer + phase, with MULTIPLIED the clocks that were spent waiting for weights, with NS the shared time.
 enum { BEGIN, X_READY, MULTIPLIED, SUMMED, END, NS };

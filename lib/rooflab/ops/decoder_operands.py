@@ -136,17 +136,17 @@ def state_for(shape: Shape, capacity: int, blocks: int, zeros: Any) -> State:
         split_outputs=zeros((shape.heads, _SPLITS, shape.head_dim), "float16"),
         split_stats=zeros((shape.heads, _SPLITS, 2), "float32"),
         counter=zeros((blocks,), "int32"),
-        residual_fixed=zeros((handed_words(shape),), "int64"),
+        residual_fixed=zeros((handed_words(shape, blocks),), "int64"),
     )
 
 
-def handed_words(shape: Shape) -> int:
+def handed_words(shape: Shape, blocks: int) -> int:
     """Words of 8 bytes that blocks of rungs that divide k hand on: the residual of rungs 7 and 8; the sums
-    and flagged words of rung 9, see kernels/common/decoder/flags.cuh.
+    and flagged words of rung 9, and what each block keeps, see kernels/common/decoder/flags.cuh.
     """
     splits = shape.heads * 16
     halves = shape.attended + 2 * shape.kv_heads * shape.head_dim + splits * shape.head_dim + shape.mlp
-    return 4 * shape.hidden + splits + halves // 2
+    return 4 * shape.hidden + splits + halves // 2 + blocks * shape.hidden
 
 
 def candidates(token: int, blocks: int) -> np.ndarray:
@@ -184,7 +184,7 @@ def check_operands(shape: Shape, weights: Weights, state: State) -> None:
         *(("queries", shape.attended, "float16"), ("inner", shape.mlp, "float16")),
         ("split_outputs", shape.heads * _SPLITS * shape.head_dim, "float16"),
         ("split_stats", shape.heads * _SPLITS * 2, "float32"),
-        ("residual_fixed", handed_words(shape), "int64"),
+        ("residual_fixed", handed_words(shape, state.blocks), "int64"),
     ):
         check_array(name, getattr(state, name), dtype, size, 16 if size > 2 else 4)
 

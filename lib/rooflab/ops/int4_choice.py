@@ -1,9 +1,10 @@
 """Which rung of INT4 multiplies a shape, with which macros: by what was recorded, else by a law of its tiles.
 
 A shape that the table (int4.csv) holds for the GPU takes the table's line. For any other shape on Hopper,
-up to 64 tokens, laws of time decide. Up to 8 tokens `few_for` chooses among five tiles of rungs 8 and 9
-(int4_few_law.csv) and, from 4 tokens on, rung 11: fitted to 18 drawn shapes on an H200, where its choice
-takes 2 % more than the fastest of thirteen tiles and rung 11 on average. Rung 11 takes the tiles for which a
+up to 64 tokens, laws of time decide. Up to 8 tokens `few_for` chooses among eleven tiles of rungs 8 and 9
+(int4_few_law.csv, with constants for up to 2, 4 and 8 tokens) and, from 4 tokens on, rung 11: fitted to 25
+shapes on an H200. For a shape left out of the fit the choice takes 4 % more than the fastest of 24 tiles and
+rung 11 on average, 18 % at worst. Rung 11 takes the tiles for which a
 law of its own predicts the least (`law_of`); its constants (int4_law.csv) were fitted to 3,566 launches of 18
 shapes on an H200, and on a shape left out of the fit the choice costs 1 to 3 % more than the fastest tile on
 average.
@@ -143,9 +144,9 @@ _BULK = 1.106  # its time over its law's, when few_for's tiles were measured
 
 
 class Few(NamedTuple):
-    """A tile of rung 8 or 9: rows a block, of which a multiprocessor runs one at a time; tokens at most;
-    microseconds on an H200 of a launch, of a turn of blocks, and of a group of k at least; and the TB/s that
-    blocks share.
+    """A tile of rung 8 or 9: rows a block, of which a multiprocessor runs RESIDENT at a time; tokens at most;
+    microseconds on an H200 of a launch, of a turn of blocks, and of a group of k at least; the TB/s that
+    blocks share; and the share of turn and group that is left for a block alone on its multiprocessor.
     """
 
     rung: str
@@ -156,16 +157,20 @@ class Few(NamedTuple):
     turn: float
     step: float
     tb_s: float
+    alone: float
 
     def predicted(self, n: int, k: int) -> float:
         """Microseconds of a product with weights [n, k]."""
+        resident = self.macros["RESIDENT"]
         groups, moved = k // GROUP, self.rows * (GROUP // 2 + 2) / self.tb_s * 1e-6  # us of a block's group
 
         def turn(blocks: int) -> float:
-            return self.turn + groups * max(self.step, blocks * moved) if blocks else 0.0
+            beside = math.ceil(blocks / _AT_ONCE) - 1  # other blocks on the same multiprocessor
+            share = self.alone + (1 - self.alone) * beside / (resident - 1) if resident > 1 else 1.0
+            return share * self.turn + groups * max(share * self.step, blocks * moved) if blocks else 0.0
 
-        turns, left = divmod(math.ceil(n / self.rows), _AT_ONCE)
-        return self.start + turns * turn(_AT_ONCE) + turn(left)
+        turns, left = divmod(math.ceil(n / self.rows), _AT_ONCE * resident)
+        return self.start + turns * turn(_AT_ONCE * resident) + turn(left)
 
 
 @functools.cache
@@ -180,7 +185,8 @@ def _few() -> tuple[Few, ...]:
 
 def few_for(n: int, k: int, batch: int) -> tuple[str, dict[str, int]]:
     """Rung and macros for weights [n, k] and up to FEW tokens: the tile that should take least."""
-    best = min((law for law in _few() if law.tokens >= batch), key=lambda law: law.predicted(n, k))
+    tokens = min(law.tokens for law in _few() if law.tokens >= batch)
+    best = min((law for law in _few() if law.tokens == tokens), key=lambda law: law.predicted(n, k))
     if batch >= _BULK_FROM:
         time, macros = _law_of(n, k, batch)
         if _BULK * time < best.predicted(n, k):

@@ -142,9 +142,9 @@ def rung_for(
         rung = rung_of(q8_0.LADDERS["q8_0"], names[how.name], "")
         return rung, rung.with_defaults(q8_0.options_for(rung, batch))
     names = {"mmq": "5_large_tiles", "mmq_wgmma": "6_wgmma", "mmq_blocks": "3_wide"}
-    names |= {"mmq_tiles": "9_tile_order"}
     if how.format == "q8_0" and how.name.startswith("mmq"):
-        name = names[how.name] if how.name in names else mmq.half_rung(n, k, batch)
+        decide = mmq.tiles_rung if how.name == "mmq_tiles" else mmq.half_rung
+        name = names[how.name] if how.name in names else decide(n, k, batch)
         rung = rung_of(mmq.LADDERS["mmq"], name, "")
         return rung, rung.with_defaults(mmq.macros_for(rung, n, k, batch))
     return None

@@ -17,6 +17,7 @@ from rooflab.ops import mmq
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_05b import errors_of_rungs
 from rooflab.pages.lesson_05d_orders import rung_8 as rung_8
+from rooflab.pages.lesson_05d_orders import small_matrices as small_matrices
 from rooflab.pages.lesson_05d_orders import tile_order as tile_order
 from rooflab.pages.lesson_05d_rungs import a_weight as a_weight
 from rooflab.pages.lesson_05d_rungs import byte_as_half as byte_as_half

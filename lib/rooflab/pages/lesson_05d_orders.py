@@ -92,6 +92,32 @@ def tile_order(here: Lab) -> None:
     display.fold_parts("Rung 9 on other shapes: shared tiles, and tiles that fit", filter(None, parts))
 
 
+def small_matrices(here: Lab) -> None:
+    """Show rungs 9 and 10 and cuBLAS on small matrices, and say what rung 10 is worth there."""
+    cases = [case for case in study.small() if case.impl != study.BASELINE]
+    held = here.held("mmq", cases)
+    if not held:
+        display.say(f"On the {here.run['gpu']} rung 10 is not yet measured.")
+        return
+    rows = here.measure("mmq", held)
+    wide = rows.pivot_table("median_us", ["n", "k", "batch"], "impl").reset_index()
+    names = {"9_tile_order": "Rung 9", "10_k_groups": "Rung 10", "torch.matmul": "cuBLAS, FP16 weights"}
+    shown = {name: f"{head} (µs)" for name, head in names.items() if name in wide}
+    wide["shape"] = [f"{row.n:,} × {row.k:,}, {row.batch} tokens" for row in wide.itertuples()]
+    wide.attrs = dict(rows.attrs)
+    forms = dict.fromkeys(shown, "{:.2f}")
+    display.table(wide, {"shape": "Product"} | shown, forms, "Products of fewer tiles than SMs", folded=True)
+    if {"9_tile_order", "10_k_groups"} <= set(wide):
+        gain = (wide["9_tile_order"] / wide["10_k_groups"]).dropna()
+        text = f"*Rung 10 on the {here.run['gpu']}*: {gain.min():.2f} to {gain.max():.2f} times as fast as "
+        text += f"rung 9 on {counted(len(gain), 'small product')}"
+        if "torch.matmul" in wide:
+            rival = (wide["torch.matmul"] / wide[["9_tile_order", "10_k_groups"]].min(axis=1)).dropna()
+            text += f"; the faster of the two {rival.min():.2f} to {rival.max():.2f} times as fast as cuBLAS "
+            text += "on weights that are FP16 already"
+        display.say(f"{text}.")
+
+
 def _widths(found: Rows) -> str:
     """Say what tiles of every width by eights are worth over rung 8's few, by the law of time."""
     rung, coarse = "mmq/9_tile_order", tuple(law.tokens for law in stream_k.laws("mmq/8_stream_k"))

@@ -56,6 +56,13 @@ def headers_of(source: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def portable_headers(source: str) -> dict[str, str]:
+    """Those of `headers_of` that the CPU compiles too: all but those of inline PTX, kernels/common/ptx, in
+    whose place it has its own.
+    """
+    return {name: text for name, text in headers_of(source).items() if not name.startswith("common/ptx/")}
+
+
 @functools.lru_cache(maxsize=1024)
 def _included(source: str) -> tuple[str, ...]:
     return tuple(_INCLUDE.findall(source))

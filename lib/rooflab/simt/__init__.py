@@ -24,7 +24,7 @@ teaching. What it is not:
   never done.
 - Fast-math functions (__expf, rsqrtf, exp2_approx) are exact here; a product and a sum are fused only where
   fmaf says so. Matrix products are summed exactly and rounded once, where tensor cores cut off digits.
-- Clocks, printf from several threads in GPU order, textures, inline PTX outside kernels/common/ptx.cuh and
+- Clocks, printf from several threads in GPU order, textures, inline PTX outside kernels/common/ptx and
   dynamic parallelism do not exist. What only Hopper has (wgmma, TMA, clusters) is refused by name.
 - Linux with g++ or clang++ and binutils.
 """

@@ -22,7 +22,7 @@ from rooflab.errors import MissingTool, UsageError
 from rooflab.ops import Rung
 from rooflab.paths import BUILD, KERNELS
 from rooflab.records.fingerprint import strip_comments
-from rooflab.runtime.nvrtc import headers_of
+from rooflab.runtime.nvrtc import portable_headers
 
 INCLUDE = Path(__file__).with_name("include")
 _PARTS = ("runtime.cpp", "warps.cpp", "watching.cpp", "known.cpp", "faults.cpp", "matrices.cpp")
@@ -284,13 +284,14 @@ def refuse_unportable(name: str, text: str) -> None:
     """UsageError, naming the instruction, for a source that only a GPU of some generation can run; naming the
     word, for one that no GPU's compiler takes.
     """
+    code = re.sub(r"^\s*#\s*include\b[^\n]*", "", text, flags=re.MULTILINE)
     for words, instruction in _HOPPER.items():
-        if re.search(words, text):
+        if re.search(words, code):
             raise UsageError(
                 f"{name} uses {instruction}, which only Hopper and later GPUs have: "
                 "it does not run on the CPU."
             )
-    code = re.sub(r'"(?:\\.|[^"\\])*"', "", text)
+    code = re.sub(r'"(?:\\.|[^"\\])*"', "", code)
     for words, instead in _UNKNOWN_TO_NVRTC.items():
         used = re.search(rf"\b(?:{words})\b", code)
         if used and not re.search(rf"(?:#define|typedef [^;]*|using) {used[0]}\b", code):
@@ -300,8 +301,8 @@ def refuse_unportable(name: str, text: str) -> None:
             )
     if re.search(r"\basm\b", text):
         raise UsageError(
-            f"{name} holds inline PTX, which the CPU cannot run: put it in kernels/common/ptx.cuh, whose "
-            "functions have CPU versions."
+            f"{name} holds inline PTX, which the CPU cannot run: put it in a header of "
+            "kernels/common/ptx, whose functions have CPU versions."
         )
 
 
@@ -328,7 +329,7 @@ def load(
     else:
         text = source
     path = compiler()
-    headers = {k: v for k, v in headers_of(text).items() if not k.endswith("/ptx.cuh")}
+    headers = portable_headers(text)
     entries, dynamic = _inspected(name, "\n".join([*headers.values(), text]))
     always, in_watched = _OF_FAMILY[_family(path)]
     options = [
@@ -341,7 +342,7 @@ def load(
     target = _cache_folder() / f"{digest}.so"
     if not target.is_file():
         runtime = runtime_path()
-        # The course's ptx.cuh is shadowed by ours, which comes first.
+        # Ours come first, in the place of the headers of PTX. Those of Hopper's instructions are empty here.
         where = [f"-I{folder}" for folder in (_precompiled(options), INCLUDE, KERNELS)]
         main = target.with_suffix(f".{os.getpid()}.main.cpp")
         calls = "\n".join(f"SIMT_ENTRY({entry})" for entry in entries)

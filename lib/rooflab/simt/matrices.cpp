@@ -1,5 +1,5 @@
 // What a whole warp does with matrices, once all its lanes have come: mma.sync and ldmatrix. Which lane holds what is
-// said in kernels/common/ptx.cuh.
+// said in kernels/common/ptx/mma.cuh and ldmatrix.cuh.
 #include "matrices.h"
 
 #include "simt/small_floats.h"

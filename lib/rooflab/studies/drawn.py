@@ -250,7 +250,8 @@ def _comes_to(found: list[simt.Fault], threads: int, lines: list[int]) -> list[i
 
 _BOTH = """
 #include "common/half.cuh"
-#include "common/ptx.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
 // Two products: of a matrix whose rows hold their number and one of ones, and the other way round; and the
 // operands' own registers, loaded by ldmatrix as the kernels do.

@@ -1,7 +1,7 @@
 """Study `mmq` (lesson 05): a prompt's product on Q8_0 weights, from one token to two thousand.
 
 Activations come in FP16, so every own case quantises them first unless its option prepared=1 says that they
-came quantised; rungs 7 to 9 take them as they are. The baseline turns all weights into FP16 and multiplies
+came quantised; rungs 7 to 10 take them as they are. The baseline turns all weights into FP16 and multiplies
 by cuBLAS, the peers have them in FP16 all along (or, without scales, in int8: torch._int_mm, and in FP8:
 torch._scaled_mm). exact=1 and unquantised=1 are the study q8_0's: they change what judges a product.
 """
@@ -38,6 +38,9 @@ FEW = (
     *(9, 12, 16, 17, 20, 24, 28, 32, 33, 40, 48, 56, 64, 65, 80, 96, 112, 128, 129, 160, 192, 193, 224, 256),
 )
 TOKENS = (1, 2, 3, 4, 5, 6, 7, 8, *FEW, 384, 512, 768, 1024, 1536, 1848, 2048)
+# (n, k, tokens) whose tiles of 64 rows fill the GPU less than once: what SMALL_RUNG is for.
+SMALL = ((1024, 1024, 512), (2048, 2048, 256), (2560, 2560, 150), (1536, 4096, 320))
+SMALL_RUNG = "10_k_groups"
 JUDGED = ((256, 256, 8), (1024, 512, 12), (33, 256, 5), (128, 2560, 64))  # (n, k, tokens), the source's tests
 BASELINE = "dequantise+torch.matmul"
 FP8 = "torch._scaled_mm"
@@ -59,12 +62,13 @@ def _case(impl: str, n: int, k: int, batch: int, **more: Any) -> Case:
 
 
 def ladder(batch: int, n: int = SHAPES[0][0], k: int = SHAPES[0][1]) -> list[Case]:
-    """Every rung on one shape with its activations quantised before, the baseline and the peers; and the
-    first rung with its scales taken byte by byte.
+    """Every rung but that for small matrices on one shape with its activations quantised before, the baseline
+    and the peers; and the first rung with its scales taken byte by byte.
     """
     prepared = [
         _case(rung.name, n, k, batch, options="" if takes_halves(rung.name) else options(prepared=1))
         for rung in mmq.LADDERS["mmq"]
+        if rung.name != SMALL_RUNG
     ]
     bytewise = _case("1_tile", n, k, batch, options=options(prepared=1, scale_bytes=1))
     return [*prepared, bytewise, *(_case(impl, n, k, batch) for impl in (BASELINE, *PEERS))]
@@ -78,7 +82,7 @@ def contenders(batch: int) -> list[str]:
     for name, (kind, _, most, _) in q8_0.TAKES.items():
         if kind == "planes" and (batch == 1 or 1 < most >= (batch if DECODE + name != DP4A else 1)):
             found += [DECODE + name] * (DECODE + name != DP4A or batch <= MANY)
-    names = [rung.name for rung in mmq.LADDERS["mmq"]]
+    names = [rung.name for rung in mmq.LADDERS["mmq"] if rung.name != SMALL_RUNG]
     prompt = names[names.index(mmq.DEFAULT["mmq"]) :] if batch >= 8 else []
     return [*found, *prompt, BASELINE, "torch.matmul"]
 
@@ -101,6 +105,11 @@ def judged(how: str) -> list[Case]:
 def sweep(n: int, k: int, tokens: Sequence[int]) -> list[Case]:
     """The contenders of every number of tokens, quantising included."""
     return [_case(impl, n, k, batch) for batch in tokens for impl in contenders(batch)]
+
+
+def small() -> list[Case]:
+    """The rungs that take weights in tile order and cuBLAS on small matrices."""
+    return [_case(impl, *shape) for shape in SMALL for impl in (*mmq.TILED, BASELINE, "torch.matmul")]
 
 
 def issue_bound(device: Device, operations: int) -> float:
@@ -209,6 +218,7 @@ class Mmq(Study):
             *(case for batch in PROMPTS for case in ladder(batch)),
             *sweep(*SHAPES[0], TOKENS),
             *(case for shape in SHAPES[1:] for case in sweep(*shape, FEW)),
+            *small(),
             *alike,
         ]
         return list(dict.fromkeys(found))
@@ -311,7 +321,7 @@ def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
         if key not in made:
             w = w32.astype("float16").astype("float32") if rounded else w32
             a = x.astype("float32") if given else widened(prepared)
-            made[key] = expect(how, w, a, x)
+            made[key] = expect(how, w, a, x, halved=given and not rounded)
         return made[key]
 
     works = []

@@ -37,7 +37,7 @@ from rooflab.studies.base import FORETOLD, Context, Count, Described, Profile, S
 
 PROMPTS = (512, 1848, 8192)
 QUICK = 512
-SCALAR = 1848  # the longest prompt timed with attention by the scalar rung: the next takes over a second
+EVERY_WAY = 1848  # the longest prompt timed by every way: of longer ones each embedding launched is the time
 TRACED = 1848  # the source's prompt
 STEPS = 3  # traced prompts a case
 CAPACITY = 8448  # positions that weights know the rotations of
@@ -109,7 +109,7 @@ def ladder(
         if format == "fp16" and model in hf.MODELS:
             found += [_timed(impl, format, model, seq) for impl in PEERS]
         for name in ways(format)[-1:] if few else ways(format):
-            if seq <= SCALAR or not engine.PROMPTS[name].attention.startswith("1_"):
+            if seq <= EVERY_WAY or engine.PROMPTS[name].embed:
                 found.append(_timed(name, format, model, seq))
     return found
 

@@ -96,14 +96,17 @@ def operands(how: str, n: int, k: int, batch: int) -> tuple[Planes, Any]:
     return Planes(xp.asarray(scales), xp.asarray(quants)), xp.asarray(x.astype(np.float16))
 
 
-def expect(how: str, w: Any, given: Any, x: Any) -> tuple[Any, float]:
+def expect(how: str, w: Any, given: Any, x: Any, halved: bool = False) -> tuple[Any, float]:
     """The expected product and the error allowed: of w and `given`, the activations that the kernel gets, in
-    float64 within the usual budget; "exact": to the last bit of the output; "unquantised": of w and x, as
-    they were before they were quantised, within TOLERANCE of the outputs' RMS.
+    float64 within the usual budget, whose baseline makes halves of w if the kernel does (`halved`); "exact":
+    to the last bit of the output; "unquantised": of w and x, as they were before they were quantised, within
+    TOLERANCE of the outputs' RMS.
     """
     expected = products.oracle(w, x.astype("float32") if how == "unquantised" else given)
     if how == "unquantised":
         return expected, TOLERANCE * float((expected**2).mean()) ** 0.5
     if how == "exact":
         return expected.astype("float16").astype("float64"), 0.0
+    if halved:
+        w, given = w.astype("float16"), x
     return expected, products.budget(w, given, expected, "float16")

@@ -268,10 +268,7 @@ class Operands:
             else:
                 w = self.widened.astype("float16").astype("float32") if rounded else self.widened
                 a = x.astype("float32") if given else q8_0_operands.widened(made["prepared"])
-                made[key] = q8_0_operands.expect("", w, a, x)
-                if given and not rounded:  # the kernel makes halves of the weights, and so does its baseline
-                    exact = made[key][0]
-                    made[key] = exact, products.budget(w.astype("float16"), x, exact, "float16")
+                made[key] = q8_0_operands.expect("", w, a, x, halved=given and not rounded)
         return x, *made[key]
 
 

@@ -21,7 +21,7 @@ from rooflab.paths import DATA, KERNELS
 from rooflab.records.case import Case
 from rooflab.records.csv_table import natural_key
 from rooflab.records.fingerprint import identity
-from rooflab.runtime.nvrtc import headers_of
+from rooflab.runtime.nvrtc import portable_headers
 from rooflab.studies import gemv
 
 COLUMNS = (
@@ -75,13 +75,13 @@ def write(study: str, root: Path | None = None) -> Path:
 
 
 def current(study: str, case: Case) -> str:
-    """The identity of a case's trace: launch rule with macros, and source; ptx.cuh and the machine's code
+    """The identity of a case's trace: launch rule with macros, and source; inline PTX and the machine's code
     have no part in it, because the CPU runs neither.
     """
     rung, macros, rule = _described(study, case)
     text = rung.path.read_text()
-    headers = [body for name, body in headers_of(text).items() if name != "common/ptx.cuh"]
-    return identity(f"{rule}\n{sorted(macros.items())}", "\n".join([*headers, text]), None)
+    source = "\n".join([*portable_headers(text).values(), text])
+    return identity(f"{rule}\n{sorted(macros.items())}", source, None)
 
 
 def _described(study: str, case: Case) -> tuple[ops.Rung, Mapping[str, int], str]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rooflab.ops import Rung
-from rooflab.runtime.nvrtc import headers_of
+from rooflab.runtime.nvrtc import portable_headers
 
 
 class Mutation(NamedTuple):
@@ -219,7 +219,7 @@ def of(rung: Rung) -> Iterator[Mutant]:
     """
     whole = rung.path.read_text()
     own = f"{rung.operator}/{rung.name}.cu"
-    headers = {name: text for name, text in headers_of(whole).items() if not name.endswith("/ptx.cuh")}
+    headers = portable_headers(whole)
     used, order = _used(whole, headers), dict[str, None]()
     _inlined(whole, headers, order)
     groups = {own: [(own, whole, [(0, len(whole))])]}

@@ -27,7 +27,7 @@ from rooflab.bench import gate
 from rooflab.errors import GateError, LaunchError, MissingRecording, UsageError
 from rooflab.paths import DATA
 from rooflab.records.fingerprint import identity
-from rooflab.runtime.nvrtc import headers_of
+from rooflab.runtime.nvrtc import portable_headers
 from rooflab.simt import KernelFault
 from rooflab.verify.mutants import Mutant, of
 from rooflab.verify.subjects import Subject, portable, subjects
@@ -75,9 +75,8 @@ def mutants(operators: Sequence[str] = OPERATORS) -> list[list[tuple[str, Mutant
 
 def current(mutant: Mutant) -> str:
     """The identity of a mutant's row: its source with headers, and what was changed."""
-    whole = mutant.rung.path.read_text()
-    headers = [body for name, body in headers_of(whole).items() if not name.endswith("/ptx.cuh")]
-    return identity(mutant.name, "\n".join([*headers, mutant.text]), None)
+    headers = portable_headers(mutant.rung.path.read_text())
+    return identity(mutant.name, "\n".join([*headers.values(), mutant.text]), None)
 
 
 # --- the trial ----------------------------------------------------------------------------------------------

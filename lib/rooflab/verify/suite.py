@@ -22,7 +22,7 @@ from rooflab.errors import LaunchError, MissingRecording
 from rooflab.ops import Rung, gemv
 from rooflab.paths import DATA
 from rooflab.records.fingerprint import identity
-from rooflab.runtime.nvrtc import headers_of
+from rooflab.runtime.nvrtc import portable_headers
 from rooflab.verify import mutations, subjects
 
 COLUMNS = ("item", "operator", "rung", "quantity", "value", "bound", "identity")
@@ -160,8 +160,7 @@ def last_portable() -> list[tuple[str, Rung]]:
 def current(rung: Rung) -> str:
     """The identity of a rung's rows: its source with headers, and this suite."""
     text = rung.path.read_text()
-    headers = [body for name, body in headers_of(text).items() if not name.endswith("/ptx.cuh")]
-    return identity("suite", "\n".join([*headers, text]), None)
+    return identity("suite", "\n".join([*portable_headers(text).values(), text]), None)
 
 
 def make() -> pd.DataFrame:

@@ -14,7 +14,7 @@ from rooflab.view.diagram.svg import AMBER, GREY, NONE, SKY, Canvas, Drawing, sh
 from rooflab.words import counted
 
 _NARROW = 430.0  # a width that fits a phone
-_PTX = KERNELS / "common" / "ptx.cuh"
+_PTX = KERNELS / "common" / "ptx" / "mma.cuh"
 
 
 def product_of(name: str = "mma_m16n8k16_f16", file: Path = _PTX) -> tuple[int, int, int]:

@@ -27,6 +27,20 @@ static inline void __threadfence_block() { __asm__ volatile("" ::: "memory"); }
 static inline void __threadfence() { __asm__ volatile("" ::: "memory"); }
 static inline void __threadfence_system() { __asm__ volatile("" ::: "memory"); }
 
+// A word that threads share: read, perhaps again and again until it changes, and written.
+template <typename T>
+inline T simt_read_word(const T* p) {
+  T v;
+  simt_atomic_read(&v, p, sizeof(T), 1);
+  return v;
+}
+template <typename T>
+inline void simt_write_word(T* p, T v) {
+  T old;
+  simt_atomic_read(&old, p, sizeof(T), 0);
+  simt_atomic_write(p, &v, sizeof(T));
+}
+
 template <typename T>
 struct SimtSame {
   typedef T type;

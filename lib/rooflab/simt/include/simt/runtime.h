@@ -33,7 +33,7 @@ void simt_atomic_write(void* to, const void* from, int size);
 void simt_yield(void);  // let other threads run first
 void simt_trap(const char* file, int line);
 void simt_count(int what);  // this thread executes one of SimtCounted
-// d += a b by a whole warp: each lane's registers, see common/ptx.cuh.
+// d += a b by a whole warp: each lane's registers, see common/ptx/mma.cuh.
 void simt_product(int kind, void* d, const unsigned* a, const unsigned* b, const char* file, int line);
 // `count` matrices of 8 x 8 16-bit elements from the rows whose addresses the lanes give; -count transposes them.
 void simt_load_matrix(int count, unsigned* registers, const void* row, const char* file, int line);

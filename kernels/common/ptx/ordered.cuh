@@ -1,18 +1,25 @@
-// Instructions that the decoder alone uses.
+// Words that the blocks of one GPU share, with the order in which others see them.
 #pragma once
 
-// Nanoseconds by a clock that all SMs share; it ticks more coarsely than they do.
-__device__ inline unsigned long long global_ns() {
-    unsigned long long ns;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-    return ns;
+// Atomic add with release order and load with acquire order at GPU scope: what a barrier across blocks is made of.
+__device__ inline unsigned add_release(unsigned* p, unsigned v) {
+    unsigned old;
+    asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
+    return old;
 }
 
-// The same number, of which the compiler knows no more: what is computed from it is computed where it is used, rather than
-// kept in registers from before a loop.
-__device__ inline int recomputed(int v) {
-    asm volatile("" : "+r"(v));
+__device__ inline unsigned load_acquire(const unsigned* p) {
+    unsigned v;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
+}
+
+// Atomic add with both orders: what this thread, and those it met at a barrier, wrote before is published by it; what
+// others published so before, can be read after it.
+__device__ inline unsigned add_acquire_release(unsigned* p, unsigned v) {
+    unsigned old;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
+    return old;
 }
 
 // Words that another block may be writing, each of 4 bytes (uint4) or 8 (ulonglong2) as it was before or after; and such a

@@ -1,0 +1,113 @@
+// mmq 10, k groups: the two warpgroups of a block share 64 rows, and take the steps of k by turns.
+//
+// Purpose  where tiles are few, a product takes as long as one tile's steps, and in rung 9 each warpgroup makes halves of 64
+//          rows of weights for every step. Here a tile is half as tall, and a warpgroup makes those of every other step.
+// Shapes   as rung 9.
+// Bytes    as rung 9, by tiles of 64 rows: activations are read twice as often.
+// Launch   384 threads a block, (ceil(batch / TOKENS), ceil(n / 64)) blocks.
+// Macros   TOKENS = 128: tokens a tile, a multiple of 16: 64 to 144;
+//          STAGES = 8: steps of 64 of k in the ring of shared memory.
+// Changed  from rung 9: a block has one tile. A slot of the ring is one warpgroup's; at the end each adds up half of the tokens
+//          from its own sums and from those that the other has left in shared memory.
+#include "common/ptx/mbarrier.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/wgmma/wide.cuh"
+#include "common/q8_tiles.cuh"
+#include "common/store_sums.cuh"
+
+constexpr int X_PIECES = 8 * TOKENS, OWN = TOKENS / 2;  // of a slot, in units of 16 bytes; tokens that a warpgroup ends
+
+// A slot of the ring and the parity of its barriers.
+struct RingSlot {
+    unsigned index = 0, parity = 0;
+    __device__ void next() {
+        if (++index == STAGES) index = 0, parity ^= 1;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+    mmq_k_groups(const uint4* __restrict__ blocks, const __grid_constant__ TensorMap x, __half* __restrict__ y, int n, int k,
+                 int batch) {
+    static_assert(STAGES > 2 && TOKENS % 16 == 0);
+    extern __shared__ __align__(1024) uint4 memory[];
+    __shared__ unsigned long long full[STAGES], empty[STAGES];
+    uint4* const weights = memory + STAGES * X_PIECES;
+    const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, slots = k / 64;
+    if (warp >= 8) {  // one thread copies; tokens beyond the last come as zeros, and are not stored
+        if (threadIdx.x == 256) {
+#pragma unroll
+            for (int s = 0; s < STAGES; ++s) {
+                mbarrier_init(full + s, 1);
+                mbarrier_init(empty + s, 128);
+            }
+            warpgroup_shared_fence();
+        }
+        warpgroup_pass_turn(0, 384);  // the barriers are there; the copies wait for no other warp
+        setmaxnreg_fewer<40>();
+        if (threadIdx.x != 256) return;
+        RingSlot slot;
+        const uint4* const rows = blocks + blockIdx.y * slots * (size_t)Q8_TILE;
+        for (unsigned c = 0; c < slots; ++c, slot.next()) {
+            unsigned long long* const barrier = full + slot.index;
+            mbarrier_wait(empty + slot.index, slot.parity ^ 1);
+            mbarrier_expect(barrier, (Q8_TILE + X_PIECES) * 16);
+            tma_copy_box(memory + slot.index * X_PIECES, &x, c * 64, blockIdx.x * TOKENS, barrier);
+            tma_copy_bytes(weights + slot.index * Q8_TILE, rows + c * Q8_TILE, Q8_TILE * 16, barrier);
+            mbarrier_arrive(barrier);
+        }
+        return;
+    }
+    warpgroup_wait_turn(0, 384);
+    setmaxnreg_more<232>();
+
+    const unsigned group = warp / 4, part = warp % 4, thread = threadIdx.x % 128;
+    RingSlot slot;
+    if (group) slot.next();
+    unsigned even[4][4], odd[4][4], before = 0;
+    float sums[TOKENS / 2];  // begun by the first product
+    // A slot's weights into registers, then its products behind those of the warpgroup's slot before, and wait for these.
+    const auto step = [&](unsigned (&a)[4][4], bool add) {
+        mbarrier_wait(full + slot.index, slot.parity);
+        q8_share_to_halves(q8_share(weights + slot.index * Q8_TILE, part, lane), a);
+        const unsigned long long columns = wgmma_columns(memory + slot.index * X_PIECES);
+        warpgroup_arrive();
+#pragma unroll
+        for (int j = 0; j < 4; ++j) wgmma_registers_f16<TOKENS>(sums, a[j], columns + 2 * j, j > 0 || add);
+        warpgroup_commit();
+        warpgroup_wait<1>();
+        if (add) mbarrier_arrive(empty + before);  // every thread for what it has read
+        before = slot.index;
+        slot.next();
+        slot.next();  // the one between is the other warpgroup's
+    };
+    for (unsigned s = 0; s < slots / 4; ++s) {  // k is a multiple of 128, slots of 2
+        step(even, s > 0);
+        step(odd, true);
+    }
+    if (slots / 2 % 2) step(even, slots > 2);
+    warpgroup_wait<0>();
+
+    // The tokens that the other warpgroup ends go to it, four sums at a time; then its own share, as wgmma holds it.
+    float4* const exchange = reinterpret_cast<float4*>(weights + STAGES * Q8_TILE);
+    float ended[1][OWN / 2];
+#pragma unroll
+    for (int e = 0; e < OWN / 2; ++e) {
+        ended[0][e] = group ? sums[OWN / 2 + e] : sums[e];
+        sums[e] = group ? sums[e] : sums[OWN / 2 + e];
+    }
+#pragma unroll
+    for (int u = 0; u < OWN / 8; ++u)
+        exchange[(group * (OWN / 8) + u) * 128 + thread] =
+            make_float4(sums[4 * u], sums[4 * u + 1], sums[4 * u + 2], sums[4 * u + 3]);
+    warpgroup_wait_turn(3, 256);
+#pragma unroll
+    for (int u = 0; u < OWN / 8; ++u) {
+        const float4 more = exchange[((group ^ 1) * (OWN / 8) + u) * 128 + thread];
+        ended[0][4 * u] += more.x, ended[0][4 * u + 1] += more.y, ended[0][4 * u + 2] += more.z, ended[0][4 * u + 3] += more.w;
+    }
+    const unsigned token = blockIdx.x * TOKENS + group * OWN;
+    __half* const stage = reinterpret_cast<__half*>(exchange + TOKENS / 8 * 128) + group * 32 * 72;
+    if (token < batch)
+        store_sums<1, OWN>(ended, stage, 1 + group, y + token * (size_t)n, blockIdx.y * 64, n, min(batch - token, OWN));
+}

@@ -165,7 +165,7 @@ def ladder_times(rows: Rows, gpu: str) -> None:
     caption += "issue slots. Registers a thread as compiled; from rung 6 on warpgroups then divide them anew "
     caption += "(`setmaxnreg`)"
     forms |= {"gain": "{:.2f}"}
-    display.fold(f"Every rung and peer on the {gpu}", [(rows, names, forms, caption)])
+    display.fold(f"Every rung and peer on the {gpu}", [(rows, names, forms, caption)], lean=True)
 
 
 def fastest(rows: Rows, names_of: list[Any]) -> tuple[Rows, Rows]:
@@ -234,7 +234,7 @@ def bytes_read_again(counted: Rows, cases: list[Any], n: int, k: int) -> None:
     if text := _bytes_explained(counted):
         display.say(text)
     table = (counted, names, forms, "Bytes that every rung reads, predicted and counted")
-    display.fold_parts("Every rung's bytes, from L2 and from DRAM", [table, *_order(counted)])
+    display.fold_parts("Every rung's bytes, from L2 and from DRAM", [table, *_order(counted)], lean=True)
 
 
 def _bytes_explained(counted: Rows) -> str:

@@ -20,7 +20,6 @@ _LINK = re.compile(r"\]\(\.\./kernels/(\w+)/(\d\w*)\.cu\)")
 _SHOWN = re.compile(r'class="rooflab-kernel">\s+\*\*`(\w+)/(\w+)`\*\*')
 _HEADING = re.compile(r"^#{1,4} ", re.MULTILINE)
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
-_BRIEF = re.compile(r"\*\*\[`(\w+/\w+)`\]\(\.\./kernels/")  # how page.linked begins
 
 
 def listing(rung: ops.Rung) -> str:
@@ -72,7 +71,7 @@ def _listed(cell: Any) -> Any:
     """A cell with listings in place of what page.linked displayed in it."""
     made = cell
     for k, output in enumerate(cell.get("outputs", [])):
-        if found := _BRIEF.match("".join(output.get("data", {}).get("text/markdown", ""))):
+        if found := page.BRIEF.match("".join(output.get("data", {}).get("text/markdown", ""))):
             made = copy.deepcopy(cell) if made is cell else made
             made.outputs[k]["data"] = {"text/markdown": listing(page.named(found[1]))}
     return made

@@ -28,6 +28,7 @@ from rooflab.view.display import as_built, body_of, changes, say
 MARKS = "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳"
 WIDEST = 7.4  # inches: the width of a page's text
 RESULT = 100  # characters in which an answer holds its result
+BRIEF = re.compile(r"\*\*\[`(\w+/\w+)`\]\(\.\./kernels/")  # how what `linked` shows begins
 NOTED = 60  # characters in which a note has said what its line does
 _KEYS = {"pseudocode", "notes", "helpers", "below", "built", "values"}
 

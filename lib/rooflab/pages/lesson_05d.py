@@ -20,10 +20,10 @@ from rooflab.pages.lesson_05d_orders import rung_8 as rung_8
 from rooflab.pages.lesson_05d_orders import tile_order as tile_order
 from rooflab.pages.lesson_05d_rungs import a_weight as a_weight
 from rooflab.pages.lesson_05d_rungs import byte_as_half as byte_as_half
+from rooflab.pages.lesson_05d_rungs import ceilings as ceilings
 from rooflab.pages.lesson_05d_rungs import climb as climb
 from rooflab.pages.lesson_05d_rungs import clock_lowered as clock_lowered
 from rooflab.pages.lesson_05d_rungs import given_and_gained as given_and_gained
-from rooflab.pages.lesson_05d_rungs import mma_ceiling as mma_ceiling
 from rooflab.pages.lesson_05d_rungs import price as price
 from rooflab.pages.lesson_05d_rungs import turns_drawn as turns_drawn
 from rooflab.pages.lesson_05d_rungs import who_holds_what as who_holds_what

@@ -88,7 +88,9 @@ def test_laws_at_points_that_can_be_checked_by_hand():
     turns = models.MODELS["occupancy"].turns
     for block in itertools.product(turns["width"], turns["keys"], turns["sharers"]):
         held = models.occupancy(*block, last), models.occupancy_says(*block, last)
-        assert all((models.occupancy(*block, gpu), models.occupancy_says(*block, gpu)) == held for gpu in others)
+        assert all(
+            (models.occupancy(*block, gpu), models.occupancy_says(*block, gpu)) == held for gpu in others
+        )
     slots = h200.sms * 128 * h200.boost_mhz / 1e3
     assert models.instructions(8, 4, h200.name) == pytest.approx(100 * slots / 8 / (h200.dram_gb_s * 2))
     assert models.crossover(1, 4, h200.name) < models.crossover(1, 16, h200.name)

@@ -59,8 +59,8 @@ def test_a_number_is_registered_once(doubling):
 @pytest.mark.parametrize(
     ("number", "pair"),
     [
-        ("04.4", "1_warp_row -> 2_vector: "),
-        ("04.5", "5_split_k -> 6_batched tokens=4: "),
+        ("04.c", "1_warp_row -> 2_vector: "),
+        ("04.3", "5_split_k -> 6_batched tokens=4: "),
         ("05.3", "1_token -> 2_batched: "),
         ("06.4", "4_mma -> 5_padded: "),
         ("06.d", "3_half2 -> 4_mma: "),

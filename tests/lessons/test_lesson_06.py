@@ -460,7 +460,7 @@ def test_06b_holds_its_drawings_of_rungs_10_and_12_against_what_was_measured(h20
         lesson_06b_pace, "_drawn", lambda *_: drawn._replace(alone=drawn.shared, shared=drawn.alone)
     )
     lesson_06b_pace.gain_of_roles(h200, rows)
-    assert "probably not the sharing" in texts[-1] and "take tensor cores from" in texts[-1]
+    assert "probably not the sharing" in texts[-1] and f"{drawn.ten[1]:.0%} → " in texts[-2]
     monkeypatch.setattr(
         lesson_06b_pace, "_drawn", lambda *_: drawn._replace(alone=drawn.ten, shared=drawn.ten)
     )

@@ -60,7 +60,8 @@ def source(operator, name):
 def test_a_drawing_is_small_has_words_and_keeps_to_its_canvas(name):
     drawing = DRAWN[name]()
     text = drawing.svg()
-    assert len(text) < 28_000 and len(drawing.says) > 60 and f"<desc>{drawing.says}" in text
+    assert len(text) < 28_000 and len(drawing.says) > 60
+    assert f'{html.escape(drawing.says)}"' in text and drawing.lean != (f"<desc>{drawing.says}" in text)
     assert f'alt="{html.escape(drawing.title)}. ' in drawing.html()
     for _, canvas in drawing.frames:
         for each in ET.fromstring(f"<g>{canvas.body()}</g>").iter("text"):

@@ -1,6 +1,7 @@
 """Models to turn: the page's numbers are those of the functions, and the functions those of the lessons."""
 
 import html
+import itertools
 import json
 import math
 import re
@@ -83,6 +84,13 @@ def test_laws_at_points_that_can_be_checked_by_hand():
     assert models.occupancy_says(256, 64, 2, h200.name) == "136 registers, 128 KiB; limit: shared memory"
     assert models.occupancy(512, 16, 1, h200.name) == 0 < models.occupancy(512, 16, 2, h200.name)
     assert models.occupancy_says(512, 16, 1, h200.name) == "304 registers, 64 KiB; a thread has at most 255"
+    last, *others = (device.get(slug).name for slug in ("rtx-4090", "l4", "rtx-3060"))
+    turns = models.MODELS["occupancy"].turns
+    for block in itertools.product(turns["width"], turns["keys"], turns["sharers"]):
+        held = models.occupancy(*block, last), models.occupancy_says(*block, last)
+        assert all(
+            (models.occupancy(*block, gpu), models.occupancy_says(*block, gpu)) == held for gpu in others
+        )
     slots = h200.sms * 128 * h200.boost_mhz / 1e3
     assert models.instructions(8, 4, h200.name) == pytest.approx(100 * slots / 8 / (h200.dram_gb_s * 2))
     assert models.crossover(1, 4, h200.name) < models.crossover(1, 16, h200.name)

@@ -90,8 +90,10 @@ _MARKUP = re.compile(r"<[^>]*>|\]\([^)]*\)")
 
 def words(cells: Iterable[Any]) -> int:
     """How many words a reader of a page meets: in its text and in what its cells show, kernels included,
-    without what is folded away.
+    without what is folded away, as a linked rung is on the site.
     """
+    from rooflab.view import page
+
     texts = []
     for cell in cells:
         if cell.cell_type == "markdown":
@@ -99,7 +101,8 @@ def words(cells: Iterable[Any]) -> int:
         for shown in cell.get("outputs", []):
             data = shown.get("data", {})
             kinds = [kind for kind in ("text/markdown", "text/html", "text/plain") if kind in data]
-            texts.append("".join(data[kinds[0]] if kinds else shown.get("text", "")))
+            text = "".join(data[kinds[0]] if kinds else shown.get("text", ""))
+            texts += [] if page.BRIEF.match(text) else [text]
     count = 0
     for text in texts:
         while text != (text := _FOLDED.sub("", text)):

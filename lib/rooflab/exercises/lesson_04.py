@@ -1,4 +1,4 @@
-"""Checkers of lesson 04's exercises: packing, bytes, numbers from an OR, two kernels, an event clock."""
+"""Checkers of lesson 04's exercises: packing, bytes, a kernel, an event clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from rooflab.exercises import Wrong, called, checker
 from rooflab.exercises import build_04 as build_04  # registers the guided build, 04.a to 04.e
 from rooflab.exercises.build_04 import LARGE
-from rooflab.exercises.kernels import Trial, kernel_task, least_used, most_requests
+from rooflab.exercises.kernels import Trial, kernel_task, most_requests
 from rooflab.exercises.worth import gain
 from rooflab.numerics import quant
 from rooflab.records.case import Case
@@ -64,32 +64,6 @@ def _moved(moved: Callable[..., Any]) -> str:
     )
 
 
-@checker("04.3")
-def _pair(pair: Callable[..., Any]) -> str:
-    """pair(word, s): 1024 + codes s and s + 4 of a word, as the bits of two halves in a 32-bit word."""
-    generator = np.random.default_rng(43)
-    words = [0x88888888, 0x76543210, 0xFFFFFFFF, *generator.integers(0, 1 << 32, 5).tolist()]
-    for word in words:
-        for s in range(4):
-            codes = [word >> 4 * s & 15, word >> 4 * s + 16 & 15]
-            got = int(called(pair, word, s))
-            where = f"for the word {word:#010x} and s={s}"
-            if not 0 <= got < 1 << 32:
-                raise Wrong(f"{where} you return {got}, which is no 32-bit word.")
-            halves = np.array([got & 0xFFFF, got >> 16], np.uint16).view(np.float16).astype(float)
-            if halves.tolist() == [1024 + code for code in codes]:
-                continue
-            if halves.tolist() == [1024 + code for code in codes[::-1]]:
-                raise Wrong(f"{where} the two numbers have changed places: code s is the low half.")
-            if halves[0] == 1024 + codes[0]:
-                raise Wrong(f"{where} the low half is right, and the high half holds {halves[1]:g}.")
-            raise Wrong(
-                f"{where} the halves hold {halves[0]:g} and {halves[1]:g}, "
-                f"and {1024 + codes[0]} and {1024 + codes[1]} are right."
-            )
-    return "a shift, an AND and an OR for two numbers; one subtraction of 1032 from both is left."
-
-
 # --- kernels ------------------------------------------------------------------------------------------------
 
 
@@ -112,41 +86,6 @@ def _product(n: int, k: int, batch: int, blocks: int, threads: int, batched: boo
     budget = float(np.spacing(np.float16(np.abs(expected).max())))
     name = f"n = {n}, k = {k}" + (f", batch = {batch}" if batched else "")
     return Trial(name, blocks, threads, arguments, {3: expected}, budget)
-
-
-NARROW = """\
-#include <cuda_fp16.h>
-#include "common/reduce.cuh"
-
-extern "C" __global__ void product(const unsigned* qweight, const __half* scales, const __half* x,
-                                   __half* y, unsigned n, unsigned groups) {
-    const unsigned row = blockIdx.x, lane = threadIdx.x, words = groups * 16;
-    float sum = 0.0f;
-    for (unsigned i = lane; i < words; i += 32) {
-        const unsigned word = qweight[row * words + i];
-        float part = 0.0f;
-        for (int t = 0; t < 8; ++t)
-            part += (int(word >> 4 * t & 15) - 8) * __half2float(x[8 * i + t]);
-        sum += __half2float(scales[row * groups + i / 16]) * part;
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) y[row] = __float2half(sum);
-}
-"""
-
-
-@kernel_task(
-    "04.4",
-    entry="product",
-    starter=NARROW,
-    targets=[most_requests("qweight", 8), most_requests("x", 32), least_used("qweight", 1.0)],
-    right="the same bytes, asked for four and eight at a time instead of one.",
-    worth=lambda: gain("int4", study.ladder(*LARGE), "1_warp_row", "2_vector"),
-)
-def _wide() -> Iterator[Trial]:
-    """A warp a row; k = 1024 is one 16-byte load of codes for each lane."""
-    for n, k in ((8, 1024), (3, 384), (1, 1152)):
-        yield _product(n, k, 1, n, 32, batched=False)
 
 
 AGAIN = """\
@@ -180,7 +119,7 @@ def _together(tokens: int) -> list[Case]:
 
 
 @kernel_task(
-    "04.5",
+    "04.3",
     entry="product",
     starter=AGAIN,
     targets=[most_requests("qweight", 16)],
@@ -193,7 +132,7 @@ def _once() -> Iterator[Trial]:
         yield _product(n, k, batch, n, 32, batched=True)
 
 
-@checker("04.6")
+@checker("04.4")
 def _seen(seen: Callable[..., Any]) -> str:
     """seen(kernel_us, first_us, launch_us, launches): the event clock around a run of eager launches."""
     for kernel, first, launch, launches in (

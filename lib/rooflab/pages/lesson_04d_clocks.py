@@ -64,7 +64,7 @@ def misses(measured: Rows, event: int, graph: int, first: int) -> str:
 
 
 def drawing_target(event: int, graph: int, first: int) -> None:
-    """Say what 04.6's function gives with the drawing's figures, where there is one."""
+    """Say what 04.4's function gives with the drawing's figures, where there is one."""
     if drawn(event, graph, first):
         us = first + graph + (_LAUNCHES - 1) * event
         text = (

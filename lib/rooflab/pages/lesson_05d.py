@@ -21,10 +21,10 @@ from rooflab.pages.lesson_05d_orders import small_matrices as small_matrices
 from rooflab.pages.lesson_05d_orders import tile_order as tile_order
 from rooflab.pages.lesson_05d_rungs import a_weight as a_weight
 from rooflab.pages.lesson_05d_rungs import byte_as_half as byte_as_half
+from rooflab.pages.lesson_05d_rungs import ceilings as ceilings
 from rooflab.pages.lesson_05d_rungs import climb as climb
 from rooflab.pages.lesson_05d_rungs import clock_lowered as clock_lowered
 from rooflab.pages.lesson_05d_rungs import given_and_gained as given_and_gained
-from rooflab.pages.lesson_05d_rungs import mma_ceiling as mma_ceiling
 from rooflab.pages.lesson_05d_rungs import price as price
 from rooflab.pages.lesson_05d_rungs import turns_drawn as turns_drawn
 from rooflab.pages.lesson_05d_rungs import who_holds_what as who_holds_what
@@ -166,7 +166,7 @@ def ladder_times(rows: Rows, gpu: str) -> None:
     caption += "issue slots. Registers a thread as compiled; from rung 6 on warpgroups then divide them anew "
     caption += "(`setmaxnreg`)"
     forms |= {"gain": "{:.2f}"}
-    display.fold(f"Every rung and peer on the {gpu}", [(rows, names, forms, caption)])
+    display.fold(f"Every rung and peer on the {gpu}", [(rows, names, forms, caption)], lean=True)
 
 
 def fastest(rows: Rows, names_of: list[Any]) -> tuple[Rows, Rows]:
@@ -235,7 +235,7 @@ def bytes_read_again(counted: Rows, cases: list[Any], n: int, k: int) -> None:
     if text := _bytes_explained(counted):
         display.say(text)
     table = (counted, names, forms, "Bytes that every rung reads, predicted and counted")
-    display.fold_parts("Every rung's bytes, from L2 and from DRAM", [table, *_order(counted)])
+    display.fold_parts("Every rung's bytes, from L2 and from DRAM", [table, *_order(counted)], lean=True)
 
 
 def _bytes_explained(counted: Rows) -> str:

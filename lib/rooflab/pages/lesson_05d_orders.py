@@ -24,20 +24,7 @@ _LEFT_OVER = (
 _STREAM_K = """
 Rung 8 is rung 7 with blocks that stay. Each takes its part of the tiles left over, which are divided along k,
 then tile after tile (**stream-K**, as INT4's rung 13 in [04c](04c_batch.ipynb)). It does them first, so that
-the sums that other blocks need are written early:
-
-```text
-132 blocks, one an SM
-while there is work:
-    piece = first some of a left-over tile's k, then whole tiles
-    sums = as in rung 7, over the k of the piece
-    if another block has the end of this tile:
-        leave sums in L2; set a flag
-    else:
-        for each block that has an earlier part of the tile:
-            wait for its flag; sums += what it left
-        store y
-```
+the sums that other blocks need are written early.
 """
 
 

@@ -166,31 +166,38 @@ def _registers(by: Rows, seen: Rows) -> str:
     )
 
 
-def mma_ceiling(here: Lab, counted: Rows) -> None:
-    """Say whether mma or scaling by two instructions a sum sets the tighter limit, both at the clock of the
-    datasheet's peak, whether that limit is above FP16's peak, and how far from it rung 5 is.
+def ceilings(here: Lab, rows: Rows, counted: Rows) -> None:
+    """List what bounds a product on this GPU, from high to low, each with where it is from and the fastest
+    rung under it: datasheet, issue slots, mma as counted, and what a library's products reach.
     """
-    name, seen = "5_large_tiles", counted.set_index("impl")
-    wanted = ["tensor_pct", "time_ns", "inst_executed", "issue_active"]
-    if not here.spec or name not in seen.index or not (seen.loc[name, wanted] > 0).all():
-        return
-    case, spec = study.Mmq().case(seen.loc[name, "case"]), here.spec
-    operations, each = 2.0 * math.prod(case.matrix), study.operations_of(name) or 0
-
-    mma, half, bound = (
-        _while_busy(spec, seen.loc[name], here),
-        spec.fp16_tensor,
-        study.issue_bound(spec, each),
-    )
-    limit = min(mma, bound)
-    text = "No, scaling is the tighter limit. " if bound < mma else "Yes, it is the tighter limit. "
-    text += f"Counted on rung 5 while its tensor cores work, mma makes {mma:,.0f} TOP/s"
-    text += f"; scaling by {each} instructions allows {bound:,.0f}. All are at the clock of the datasheet's "
-    text += f"peak, {peak_clock(spec):.2f} GHz. FP16's peak is {half:,.0f} TFLOP/s: "
-    text += "int8 by mma could be faster. " if limit > LEVEL * half else "int8 by mma cannot be faster. "
-    reached = operations / seen.loc[name, "time_ns"] / 1e3 / limit
-    text += f"Rung 5 reaches {reached:.0%} of the limit."
-    display.fold_items("Is mma itself too slow for two instructions a sum?", [text])
+    own = rows[rows["kind"] == "own"].set_index("impl")["tflop_s"].dropna()
+    each = {name: study.operations_of(name) for name in own.index}
+    exact, halves = (own[[study.takes_halves(name) == half for name in own.index]] for half in (False, True))
+    found: list[tuple[str, float, str, Rows]] = []
+    if spec := here.spec:
+        found += [
+            ("int8 tensor cores", spec.int8_tensor, "datasheet", exact),
+            ("FP16 tensor cores", spec.fp16_tensor, "datasheet", halves),
+        ]
+        for many, which in ((2, "two"), (3, "three")):
+            under = own[[each[name] == many for name in own.index]]
+            bound, slots = study.issue_bound(spec, many), f"issue slots, {which} instructions a sum"
+            found += [("int8, sums scaled", bound, slots, under)] if len(under) else []
+        seen, name = counted.set_index("impl"), "5_large_tiles"
+        if name in seen.index and (seen.loc[name, ["tensor_pct", "time_ns"]] > 0).all():
+            mma = _while_busy(spec, seen.loc[name], here)
+            found.append(("int8 by `mma`", mma, "counted on rung 5 while its tensor cores work", own[[]]))
+    for kind, words in (("int8_tensor", "int8"), ("fp16_tensor", "FP16")):
+        if kind in here.roof:
+            found.append((f"{words} roof", here.roof[kind].value, "a library's product, lesson 01b", own[[]]))
+    lines = [f"**Ceilings on the {here.run['gpu']}**, in TOP/s and TFLOP/s, from high to low:\n"]
+    for what, rate, origin, under in sorted(found, key=lambda one: -one[1]):
+        line = f"- {what}: **{rate:,.0f}** ({origin})"
+        if len(under):
+            line += f"; {under.idxmax()} reaches {under.max() / rate:.0%}"
+        lines.append(line)
+    if found:
+        display.say("\n".join(lines))
 
 
 def who_holds_what() -> None:
@@ -199,14 +206,13 @@ def who_holds_what() -> None:
 
 
 def byte_as_half() -> None:
-    """Show, folded, how a quant becomes FP16 without a conversion."""
-    text = (
-        "FP16 numbers from 1024 to 2047 lie exactly one apart, so a byte in the lower half of such a "
-        "number's bits adds its own value. The byte is the quant + 128; one subtraction takes "
-        "1024 + 128 off again."
+    """Show how a quant becomes FP16 without a conversion."""
+    display.say(
+        "**A quant becomes FP16 without a conversion.** FP16 numbers from 1024 to 2047 lie exactly one "
+        "apart, so a byte in the lower half of such a number's bits adds its own value. The byte is the "
+        "quant + 128; one subtraction takes 1024 + 128 off again."
     )
-    parts = [text, diagram.byte_to_half().html()]
-    display.fold_parts("How a quant becomes FP16 without a conversion", parts)
+    diagram.byte_to_half().show()
 
 
 def turns_drawn(here: Lab) -> Any:

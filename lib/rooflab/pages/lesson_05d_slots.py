@@ -268,7 +268,7 @@ def _slots_counted(cases: list[Any], counted: Rows) -> tuple[Any, ...]:
 def slots_of_rungs(cases: list[Any], counted: Rows) -> None:
     """Show, folded, what takes every rung's issue slots."""
     if not counted.empty:
-        display.fold_parts("Every rung's issue slots", [_slots_counted(cases, counted)])
+        display.fold_parts("Every rung's issue slots", [_slots_counted(cases, counted)], lean=True)
 
 
 def predicted_and_counted(cases: list[Any], counted: Rows, here: Lab, rows: Rows) -> None:

@@ -277,7 +277,7 @@ def _not_asked(shown: Rows) -> str:
 def every_shape(here: Lab, every: Rows, gpu: str) -> None:
     """Show, behind one line, the fastest rung and peer of every shape, in bursts and sustained."""
     parts = [*_fastest_by_shape(every, gpu), *_states_compared(here, every, gpu)]
-    display.fold_parts("For reference: every shape, in bursts and sustained", parts)
+    display.fold_parts("For reference: every shape, in bursts and sustained", parts, lean=True)
 
 
 def _fastest_by_shape(every: Rows, gpu: str) -> list[Any]:

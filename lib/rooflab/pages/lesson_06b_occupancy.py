@@ -47,7 +47,7 @@ def busy_units(here: Lab, every: Rows) -> None:
             *_busiest_by_width(counted, here.run["gpu"], every),
             *_beside_the_clock(counted, every, here),
         ]
-        display.fold_parts("For reference: how busy the units are, by counters", parts)
+        display.fold_parts("For reference: how busy the units are, by counters", parts, lean=True)
 
 
 def _busiest_by_width(counted: Rows, gpu: str, every: Rows) -> list[Any]:
@@ -324,7 +324,7 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     names |= {"limit": "Tightest limit", "tflop_s": "TFLOP/s"}
     forms = {"kib": "{:.0f}", "occupancy": "{:.1%}", "tflop_s": "{:,.0f}"}
     parts = [*_registers_moved(list(budget["impl"])), (budget, names, forms, prompt)]
-    display.fold_parts("What a block of every rung takes", parts)
+    display.fold_parts("What a block of every rung takes", parts, lean=True)
 
 
 def _share(occupancy: float) -> str:

@@ -377,27 +377,29 @@ def _drawn(here: Lab, every: Rows) -> _Drawn:
 
 
 def gain_of_roles(here: Lab, every: Rows) -> None:
-    """Say, before rung 12 is explained, which of its changes the gain comes from by the drawings."""
+    """List rung 12's changes, what each cures and what it is worth by the drawings; say, before the rung is
+    explained, which of them its gain comes from.
+    """
     drawn = _drawn(here, every)
+    ten, own, both = (f"{one[1]:.0%}" for one in (drawn.ten, drawn.alone, drawn.shared))
+    rows = (
+        (
+            "*Roles*: a warpgroup for the scores, two for the outputs",
+            "two waits for each other a tile",
+            "with the next row",
+        ),
+        ("*One thread copies*; blocks stay", "a warpgroup that only copies", f"{ten} → {own}"),
+        ("*Two SMs share copies*", "copies that take longer than the products", f"{own} → {both}"),
+        ("Query heads packed; sums rescaled more rarely", "masked products; rescales", "not drawn"),
+    )
+    head = "| Change | What it cures | Tensor cores busy, by this section's drawings |\n| --- | --- | --- |\n"
+    display.say(head + "\n".join(f"| {' | '.join(row)} |" for row in rows))
     alone, shared = drawn.alone[1] - drawn.ten[1], drawn.shared[1] - drawn.alone[1]
-    text = "By the arithmetic of this section's drawings, roles and one thread's copies "
-    text += _busier(drawn.ten[1], drawn.alone[1], "")
-    text += f"; sharing copies {_busier(drawn.alone[1], drawn.shared[1], 's')}."
-    if max(alone, shared) >= 0.02:
-        if shared > 2 * alone:
-            text += " **So most of the gain is probably the sharing.**"
-        elif alone > 2 * shared:
-            text += " **So most of the gain is probably not the sharing.**"
-    text += " The waits of warpgroups for each other, which roles end, have no length in the drawings, nor "
-    text += "have two smaller changes of rung 12: packed query heads, and sums that are rescaled more rarely."
+    text = "The waits that roles end have no length in the drawings."
+    if max(alone, shared) >= 0.02 and (shared > 2 * alone or alone > 2 * shared):
+        which = "probably" if shared > alone else "probably not"
+        text = f"**So most of the gain is {which} the sharing.** {text}"
     display.say(text)
-
-
-def _busier(before: float, after: float, s: str) -> str:
-    """How the share of time in which tensor cores are busy changes, in words; `s` is the verb's ending."""
-    if abs(after - before) < 0.02:
-        return f"change{s} almost nothing (tensor cores busy {before:.0%} and {after:.0%} of the time)"
-    return f"take{s} tensor cores from {before:.0%} to {after:.0%} busy"
 
 
 def roles_tested(here: Lab, every: Rows) -> None:

@@ -214,42 +214,16 @@ A row's scores lie in four lanes. To find their largest takes two *shuffles*, by
 read each other's registers, the second waiting for the first. But \
 the largest is needed only where a lane found a score more than 8 above the row's `base`, the earlier \
 largest score that softmax subtracts; a weight is 2 to the power of a score minus `base`. So the warp asks \
-that first, by a *vote*: one instruction.
-
-```text
-rung 14, each row and tile:                     rung 15:
-    top = largest of my scores                      top = largest of my scores
-    top = largest of the four lanes' tops           if a lane of the warp has top > base + 8:
-    if top > base + 8:                                  top = largest of the four lanes' tops
-        rescale O and row_sum; base = top               where top > base + 8:
-    P = exp2(S - base)                                      rescale O and row_sum; base = top
-                                                    P = exp2(S - base)
-```""",
+that first, by a *vote*: one instruction.""",
     "16_wide_stores": """\
 A wgmma leaves a lane two neighbouring columns of every eight: stored as they are, they fill \
-half of each 32-byte sector (drawn below). So the four lanes that hold a row trade columns first:
-
-```text
-for each 32 columns of a row; lane = 0 to 3 of the four that hold it:
-    pair[b] = O[8 b + 2 lane], O[8 b + 2 lane + 1]     # b = 0 to 3
-    transpose: lane i gets pair[i] of all four         # four shuffles
-    store O[8 lane] to O[8 lane + 7]                   # 16 bytes at once
-```
+half of each 32-byte sector (drawn below). So the four lanes that hold a row trade columns first.
 
 Where a prompt or its window is short, blocks finish their queries often and the stores count.""",
     "17_short_chain": """\
 Before a warpgroup can start its next product, its weights must be rounded to 16 bits. Rung 16 \
 rounds them in a pass of their own, after the last exponential: the registers of P are free only when the \
-product that reads them has been waited for. Rung 17 waits for it among the exponentials:
-
-```text
-rung 16, each further tile t:                   rung 17:
-    start S = Q K[t]^T, start O += P V[t-1]         start S = Q K[t]^T, start O += P V[t-1]
-    wait for S; find the largest scores             wait for S; find the largest scores
-    S = exp2(S - base), all of the tile             S = exp2(S - base), a first part of the tile
-    wait for O                                      wait for O; P = that part, rounded
-    P = S, rounded                                  the rest: exp2, and each rounded as it comes
-```
+product that reads them has been waited for. Rung 17 waits for it among the exponentials.
 
 The first part is a quarter of the tile at 128 columns and an eighth at other widths; at 64 it is the whole \
 tile, because to wait earlier was slower there (a trial that is not recorded). Three things are small: the \

@@ -38,7 +38,7 @@ def ladders(climbs: dict[str, Any], gpu: str, here: Rows, format: str) -> None:
     if len(few):
         words = ", ".join(f"`{row.impl}` {row.steps}" for row in few.itertuples())
         parts.append(f"A generation has {here.steps.max()} tokens; fewer where a few are enough: {words}.")
-    display.fold_parts("Every step with its time and its share of the roof, in each format", parts)
+    display.fold_parts("Every step with its time and its share of the roof, in each format", parts, lean=True)
 
 
 def short_name(name: str) -> str:

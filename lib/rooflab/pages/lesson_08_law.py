@@ -59,7 +59,7 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str, clocks: Clocks | None 
         head += ": bytes count one way within a model, the other way between models" * (len(why) > 1)
         parts.append(f"{head}:\n\n" + "\n".join(f"- {each}" for each in why) + _unexplained(table))
     parts.append((table_of, heads, forms, f"The law beside every model and format: {last}, {gpu}"))
-    display.fold_parts("Does every phase cost the same, in all formats and models?", parts)
+    display.fold_parts("Does every phase cost the same, in all formats and models?", parts, lean=True)
     return last
 
 

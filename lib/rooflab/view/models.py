@@ -27,6 +27,12 @@ from rooflab.view.explorer import Explorer
 from rooflab.view.explorer_facts import SAYS
 
 GPUS = ("h200", "a100-80gb", "l4", "t4", "rtx-4090", "rtx-3060")
+_LIMITS = (
+    "h200",
+    "a100-80gb",
+    "t4",
+    "rtx-4090",
+)  # an L4 and an RTX 3060 have the last one's limits of a block
 _ROWS, _COLUMNS = 14336, 4096  # of the matrix whose product is turned
 _HALF = 2  # bytes of an FP16 number
 _SLOTS = 2  # of the ring of tiles in `occupancy`
@@ -285,7 +291,7 @@ MODELS: dict[str, Model] = {
         {
             "sharers": (1, 2, 4),
             "keys": (16, 64),
-            "gpu": _named(GPUS),
+            "gpu": _named(_LIMITS),
             "width": (64, 96, 128, 192, 256, 384, 512),
         },
         {

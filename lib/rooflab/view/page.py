@@ -1,12 +1,13 @@
-"""The two large pieces of a lesson's page: its first screen, and a kernel shown whole.
+"""The large pieces of a lesson's page: its first screen, a kernel shown whole, and one that it only links.
 
-Both are Markdown, so that a notebook reads as well on a code host, which keeps neither styles nor scripts; on
+All are Markdown, so that a notebook reads as well on a code host, which keeps neither styles nor scripts; on
 the site site/page.js sets the callouts into the margin and the changes behind a tab. A lesson calls them from
 small cells tagged `hide-input`.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +16,10 @@ import pandas as pd
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
+from rooflab import ops, paths
 from rooflab.errors import UsageError
 from rooflab.ops import Rung
+from rooflab.records import yaml_file
 from rooflab.runtime import nvrtc
 from rooflab.view import plot
 from rooflab.view.diagram.svg import Drawing
@@ -25,6 +28,9 @@ from rooflab.view.display import as_built, body_of, changes, say
 MARKS = "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳"
 WIDEST = 7.4  # inches: the width of a page's text
 RESULT = 100  # characters in which an answer holds its result
+BRIEF = re.compile(r"\*\*\[`(\w+/\w+)`\]\(\.\./kernels/")  # how what `linked` shows begins
+NOTED = 60  # characters in which a note has said what its line does
+_KEYS = {"pseudocode", "notes", "helpers", "below", "built", "values"}
 
 
 def opening(answer: str, able: Sequence[str], chart: tuple[Figure, str] | Drawing | None) -> None:
@@ -97,6 +103,60 @@ def kernel(rung: Rung, pseudocode: str = "", callouts: Mapping[str, str] | None 
     display(Markdown(whole(rung, pseudocode, callouts, **how)))
 
 
+def linked(*keys: str) -> None:
+    """Show rungs that the section links ("operator/name") in brief, for a reader of the notebook alone; the
+    site shows the whole listing in its place (rooflab.book.listings).
+    """
+    for key in keys:
+        display(Markdown(brief(named(key))))
+
+
+def brief(rung: Rung) -> str:
+    """A rung that a page links, as Markdown: its name and link, its pseudocode, and of its numbered notes
+    each line with the first sentences of its note. UsageError for a rung without notes.
+    """
+    entry = notes_of(rung.operator).get(rung.name)
+    if entry is None:
+        raise UsageError(f"kernels/{rung.operator}/notes.yaml has nothing on {rung.name}.")
+    source = _source(rung, entry.get("helpers", ()), {**entry.get("built", {}), **entry.get("values", {})})
+    _, notes = _marked(source, entry["notes"], rung)
+    return "\n\n".join(
+        [
+            f"**[`{rung.key}`](../kernels/{rung.key}.cu)**: {rung.idea}.",
+            f"```text\n{entry['pseudocode'].strip(chr(10)).rstrip()}\n```",
+            "\n".join(f"{k}. {_quoted(line)}: {_begun(note)}" for k, (line, note) in enumerate(notes, 1)),
+        ]
+    )
+
+
+def _begun(note: str) -> str:
+    """Whole sentences of a note until they have said something."""
+    ends = (match.start() for match in re.finditer(r"(?<=[\w`)*][.?!])\s+", note))
+    return note[: next((end for end in ends if end >= NOTED), len(note))].rstrip()
+
+
+@functools.cache
+def notes_of(operator: str) -> dict[str, dict[str, Any]]:
+    """By rung of the operator that a page links, what its listing has: `pseudocode` of 10 to 15 lines;
+    `notes`, a piece of one line of the source to what that line does; optional `helpers`, functions of
+    kernels/common to show with it, `below`, the rung ("operator/name") to compare with where that is not the
+    one that it changes, and `built`, macros that decide what is listed; and `values`, macros of the build
+    that is listed, named in it.
+    """
+    file = paths.KERNELS / operator / "notes.yaml"
+    found = yaml_file.loaded(file) if file.is_file() else {}
+    for name, entry in found.items():
+        if not {"pseudocode", "notes"} <= set(entry) <= _KEYS:
+            raise UsageError(f"{file}: {name} has {', '.join(sorted(entry))}; it takes {', '.join(_KEYS)}.")
+    return dict(found)
+
+
+def named(key: str) -> Rung:
+    """The rung "operator/name"."""
+    operator, _, name = key.partition("/")
+    return ops.rung_of(ops.module_of(operator).LADDERS[operator], name, name)
+
+
 def whole(
     rung: Rung,
     pseudocode: str = "",
@@ -126,11 +186,7 @@ def whole(
     pseudocode there, too. Raises UsageError where a callout or a helper is not found.
     """
     built, said = {**(built or {}), **(values or {})}, _launch(rung, built or {}, values or {})
-    text = body_of(rung, built).strip("\n")
-    inlined = [helper(rung, each, built) for each in helpers]
-    includes, text = _includes(text)
-    text = "\n\n".join([*includes, *inlined, text])
-    code, notes = _marked(text, callouts or {}, rung)
+    code, notes = _marked(_source(rung, helpers, built), callouts or {}, rung)
     listed = "\n".join(
         f"{number}. {f'{_quoted(line)} <br>' if folded else ''}{note}"
         for number, (line, note) in enumerate(notes, 1)
@@ -155,6 +211,12 @@ def whole(
         parts.append("</details>")
     parts.append("</div>")
     return "\n\n".join(parts)
+
+
+def _source(rung: Rung, helpers: Sequence[str], built: Mapping[str, int]) -> str:
+    """A rung's source as built, with helpers between its lines of #include and the rest."""
+    includes, text = _includes(body_of(rung, built).strip("\n"))
+    return "\n\n".join([*includes, *(helper(rung, each, built) for each in helpers), text])
 
 
 def helper(rung: Rung, name: str, built: Mapping[str, int] | None = None) -> str:

@@ -102,10 +102,10 @@ def blocks(found: pd.DataFrame) -> Drawing:
     drawn = {weights: _frame(each, longest) for weights, each in layers.items()}
     if len(drawn) == 1:
         ((weights, (canvas, words)),) = drawn.items()
-        return single(f"One layer of a token, block by block, {weights} weights", words, canvas)
+        return single(f"One layer of a token, block by block, {weights} weights", words, canvas, lean=True)
     says = " ".join(f"{weights} weights: {words}" for weights, (_, words) in drawn.items())
     frames = [(f"{weights} weights", canvas) for weights, (canvas, _) in drawn.items()]
-    return Drawing("One layer of a token, block by block", says, frames)
+    return Drawing("One layer of a token, block by block", says, frames, lean=True)
 
 
 def _frame(layers: dict[str, pd.DataFrame], longest: float) -> tuple[Canvas, str]:

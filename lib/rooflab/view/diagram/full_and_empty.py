@@ -81,7 +81,7 @@ def ring(takes: Lengths, tiles: int = 4, most: int = 5, text: str | None = None)
     says = f"A ring of {slots} slots for keys and values, each with a full and an empty barrier: "
     says += f"{'; '.join(said[:3])}; and so on. A full barrier opens when a tile has arrived, an empty one "
     says += "when all consumers have released the slot; when one of a slot's two opens, the other closes."
-    return Drawing("Rung 9's ring", says, frames, across=2)
+    return Drawing("Rung 9's ring", says, frames, across=2, lean=True)
 
 
 def _name(item: int) -> str:

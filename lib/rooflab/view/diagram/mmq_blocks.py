@@ -144,7 +144,9 @@ def warpgroups_take_turns(chip: Device, text: str | None = None) -> Drawing:
         f"products and scale their sums one after the other. Tile 0, {words}. A product takes {product:.1f} "
     )
     says += f"slots a sum, scaling {scale:g}."
-    return single("Rung 6 at tile 0: one warpgroup scales while others' products run", says, canvas)
+    return single(
+        "Rung 6 at tile 0: one warpgroup scales while others' products run", says, canvas, lean=True
+    )
 
 
 # --- stream-K -----------------------------------------------------------------------------------------------

@@ -134,4 +134,4 @@ def order_of_tiles(names: Sequence[str] = ("4_cp_async", "5_large_tiles")) -> Dr
         said.append(f"{title}; the first {count} tiles read {words}")
     example = f"Example: {count} × {count} tiles, {count} of them (blue) at a time."
     canvas.text(0, 38 + count * cell + 38, example, svg.SMALL)
-    return single("In which order tiles are taken", f"{'; '.join(said)}. {example}", canvas)
+    return single("In which order tiles are taken", f"{'; '.join(said)}. {example}", canvas, lean=True)

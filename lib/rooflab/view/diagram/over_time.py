@@ -253,7 +253,7 @@ def pipeline(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing
         f"softmax {takes.softmax:.2f} µs."
     )
     frames = [("both orders, whole", canvas), *_moments(runs[0][1], unit, last)]
-    return Drawing("Rung 9: products that go on while the softmax is computed", says, frames)
+    return Drawing("Rung 9: products that go on while the softmax is computed", says, frames, lean=True)
 
 
 def _rows(canvas: Canvas, y: float, bars: list[Bar], unit: float, last: float) -> float:

@@ -299,4 +299,4 @@ def warp_roles(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawi
     says += "(QK) and their softmax (amber) and hands P over; warpgroups 1 and 2 add P times V to the "
     says += f"outputs. Lengths are arithmetic: copy {takes.copy:.2f} µs for a block alone, product "
     says += f"{takes.product:.2f}, softmax {takes.softmax:.2f} µs."
-    return single("Rung 12 over time, with own and with shared copies", says, canvas)
+    return single("Rung 12 over time, with own and with shared copies", says, canvas, lean=True)

@@ -101,7 +101,7 @@ def four_changes(takes: over_time.Lengths, pairs: tuple[int, ...] = (0, 1)) -> D
             whole.place(canvas, x, y + 22)
         y += 22 + max(canvas.height for canvas, _ in parts[first : first + 2]) + 16
     said = " ".join(words for pair in pairs for _, words in parts[2 * pair : 2 * pair + 2])
-    return single("What rung 11 changes in rung 9", said, whole)
+    return single("What rung 11 changes in rung 9", said, whole, lean=True)
 
 
 def _who_copies() -> tuple[Canvas, str]:
@@ -249,7 +249,7 @@ def _which_rows() -> tuple[Canvas, str]:
         canvas.text(0, y + 12, f"{name}: {whose}", svg.SMALL, bold=True)
         canvas.rect(0, y + 18, each.tiles * keys * unit, rows * tall, GREY)
         lines = [(k % each.queries * unit, y + 18 + k * tall, window * unit) for k in range(0, rows, 4)]
-        canvas.bars(lines, 4 * tall, SKY)
+        canvas.strips(lines, 4 * tall, SKY)
         for k in range(1, each.tiles):
             canvas.line(
                 [(k * keys * unit, y + 18), (k * keys * unit, y + 18 + rows * tall)], 0.5, dashed=True

@@ -76,4 +76,4 @@ def tile_order(lane: int = 5, repack: Callable[[Planes], Any] = q8_0.repack) -> 
         + ", ".join(f"({r}, {c})" for r, c in mine)
         + "."
     )
-    return single("Where one lane's weights lie", says, canvas)
+    return single("Where one lane's weights lie", says, canvas, lean=True)

@@ -61,7 +61,7 @@ def accumulators(product: str = "m16n8k32_s8", rows: pd.DataFrame | None = None,
         + ", ".join(f"({row}, {column}) in d[{held[row, column][1]}]" for row, column in mine)
         + f"; row 0 belongs to lanes {', '.join(str(held[0, c][0]) for c in range(0, wide, 2))}."
     )
-    return single(f"Who holds the {high} × {wide} sums of one product", says, canvas)
+    return single(f"Who holds the {high} × {wide} sums of one product", says, canvas, lean=True)
 
 
 def _operands(canvas: Canvas, high: int, wide: int, depth: int) -> float:
@@ -249,7 +249,7 @@ def attention_tiles(
         + "; ".join(", ".join(f"{n} {x}" for n, x in tile_softmax.numbers(state, query)) for state in states)
         + "."
     )
-    return Drawing("One tile of queries, tiles of keys sliding past", says, frames, across=2)
+    return Drawing("One tile of queries, tiles of keys sliding past", says, frames, across=2, lean=True)
 
 
 def softmax_steps(scores: Sequence[float], values: Sequence[float]) -> list[dict[str, float]]:
@@ -328,4 +328,4 @@ def online_softmax(scores: Sequence[float] = (1, 3, 2), values: Sequence[float] 
         f"{', '.join(alphas)}; at the end row_sum = {last['l']:.3f} and o / row_sum = {result:.3f}, "
         "the softmax of all scores at once."
     )
-    return Drawing("Online softmax, two frames a score", says, frames, across=2)
+    return Drawing("Online softmax, two frames a score", says, frames, across=2, lean=True)

@@ -192,4 +192,4 @@ def half_apart(tiles: int = TILES) -> Drawing:
         y += 28
         said.append(f"{titles[name]}: {run.end:.0f} steps long, {busy}")
     says = f"Two warps, {tiles} tiles. {'. '.join(said)}. Blue: products, amber: softmax, all equally long."
-    return single("Two warps, in step and apart", says, canvas)
+    return single("Two warps, in step and apart", says, canvas, lean=True)

@@ -96,14 +96,14 @@ def lanes_store(texts: dict[str, str] | None = None) -> Drawing:
         touched = {place // sector for place in one.places[:_QUAD]}
         for k in range(_COLUMNS * _BYTES // sector):
             fill = AMBER if k in touched else NONE
-            rows = [(left + k * sector * unit, y + 14 * row) for row in range(_ROWS)]
-            canvas.cells(rows, sector * unit, 14, fill)
-        boxes = []
-        for lane, place in enumerate(one.places):
-            row, fill = lane // _QUAD, shade(10 * (lane % _QUAD))
-            words = f"{lane}" if row in (0, 1, _ROWS - 1) else ""
-            boxes.append((left + place * unit, y + 14.0 * row, one.width * unit, 14.0, words, fill))
-        canvas.boxes(boxes)
+            canvas.rect(left + k * sector * unit, y, sector * unit, 14 * _ROWS, fill)
+        for lane, place in enumerate(one.places[:_QUAD]):  # as far into its row in every row
+            canvas.rect(left + place * unit, y, one.width * unit, 14 * _ROWS, shade(10 * lane))
+        canvas.grid(left, y, 1, _ROWS, _COLUMNS * _BYTES * unit, 14, NONE)
+        for row in (0, 1, _ROWS - 1):
+            for lane, place in enumerate(one.places[:_QUAD]):
+                at, words = left + (place + one.width / 2) * unit, f"{row * _QUAD + lane}"
+                canvas.text(at, y + 14 * row + 11, words, svg.SMALL, "middle", svg.on(shade(10 * lane)))
         y += 14 * _ROWS
         words = f"of each row {one.written} bytes, {share:.0%} of {counted(one.sectors, 'sector')}"
         canvas.text(left, y + 14, words, svg.SMALL)
@@ -114,4 +114,4 @@ def lanes_store(texts: dict[str, str] | None = None) -> Drawing:
         y += 36
     below = "A number is a lane; orange: the rest of a sector of 32 bytes that is touched."
     canvas.text(0, y, below, svg.SMALL)
-    return single("Which lane stores which bytes", f"{'; '.join(said).capitalize()}.", canvas)
+    return single("Which lane stores which bytes", f"{'; '.join(said).capitalize()}.", canvas, lean=True)

@@ -120,11 +120,13 @@ def _sixteen_bits(rows: Sequence[tuple[str, int, str]], mask: int, taken: float,
     for k, (name, bits, says) in enumerate(rows):
         y = 26.0 + 34 * k
         canvas.text(0, y + 17, name, svg.TEXT - 0.5)
+        boxes = []
         for bit in range(16):
             place = 15 - bit
             own = mask >> place & 1
             fill = (AMBER if k != 1 else GREY) if own else PALE if bit < 6 else NONE
-            canvas.cell(left + bit * size, y, size, 24, str(bits >> place & 1), fill, 13)
+            boxes.append((left + bit * size, y, size, 24.0, str(bits >> place & 1), fill))
+        canvas.boxes(boxes, 13)
         canvas.text(left + 16 * size + 10, y + 17, says, svg.TEXT - 0.5)
     y, made = 26.0 + 34 * len(rows) + 8, half(rows[-1][1])
     canvas.cell(left, y, 16 * size, 28, f"one subtraction: {made:g} - {taken:g} = {made - taken:g}", BLUE, 14)
@@ -150,7 +152,7 @@ def byte_to_half(quant: int = -23, file: Path = _Q8) -> Drawing:
     canvas = _sixteen_bits(rows, 0xFF, less, "the quant, exact")
     says = f"{base:#06x} is {half(base):g} in FP16; with the byte {stored} for its lower half it is "
     says += f"{half(base | stored):g}; {less:g} less is {half(base | stored) - less:g}, the quant."
-    return single("A byte becomes an FP16 number", says, canvas)
+    return single("A byte becomes an FP16 number", says, canvas, lean=True)
 
 
 def dp4a(w: int = BYTES, x: int = 0x05FD0C7F) -> Drawing:

@@ -34,8 +34,11 @@ def decode(evidence: Evidence) -> pd.DataFrame:
 
 
 def prompts(evidence: Evidence) -> pd.DataFrame:
-    """The rows of products with many tokens, cold, rungs with their default options."""
-    return evidence.rows("mmq", cache="cold", options="")
+    """The rows of products with many tokens, cold, rungs with their default options; not the small matrices,
+    on which weights in tile order alone are compared.
+    """
+    rows = evidence.rows("mmq", cache="cold", options="")
+    return rows[~rows.set_index(["n", "k", "batch"]).index.isin(mmq.SMALL)]
 
 
 def at(rows: pd.DataFrame, n: int, k: int, batch: int) -> pd.DataFrame:

@@ -176,7 +176,7 @@ def test_clocks_differ_and_differ_least_for_large_kernels(h200):
     assert list(times.index) == list(environment.CLOCK_SIZES) and times.notna().all(axis=None)
     small, large = times.iloc[0], times.iloc[-1]
     assert small["wall"] >= small["event"] > 5 * small["graph"]
-    assert large["event"] < 1.3 * large["graph"]
+    assert large["event"] / large["graph"] < 0.1 * small["event"] / small["graph"]
     assert small["nsys"] < small["graph"] < small["ncu"]  # without, with the hand-over; on a drained GPU
     assert (abs(times["nsys"] / times["cupti"] - 1) < 0.1).all()  # the same stamps
 

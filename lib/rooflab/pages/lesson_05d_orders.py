@@ -81,12 +81,11 @@ def tile_order(here: Lab) -> None:
 
 def small_matrices(here: Lab) -> None:
     """Show rungs 9 and 10 and cuBLAS on small matrices, and say what rung 10 is worth there."""
-    cases = [case for case in study.small() if case.impl != study.BASELINE]
-    held = here.held("mmq", cases)
-    if not held:
+    cases = [c for c in here.cases("mmq") if c.matrix in study.SMALL and c.impl != study.BASELINE]
+    rows = here.measure("mmq", here.held("mmq", cases))
+    if rows.empty:
         display.say(f"On the {here.run['gpu']} rung 10 is not yet measured.")
         return
-    rows = here.measure("mmq", held)
     wide = rows.pivot_table("median_us", ["n", "k", "batch"], "impl").reset_index()
     names = {"9_tile_order": "Rung 9", "10_k_groups": "Rung 10", "torch.matmul": "cuBLAS, FP16 weights"}
     shown = {name: f"{head} (µs)" for name, head in names.items() if name in wide}

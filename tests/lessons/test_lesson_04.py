@@ -291,7 +291,7 @@ def test_instructions_and_not_memory_hold_the_source_s_kernel(h200, counted):
     assert spent["1_warp_row"] > 2 > spent["2_vector"] > spent["3_magic"] > 1 > spent["7_mma"]
 
 
-# Sixteen warps that hold four tiles each have 128 registers a thread; this build puts 48 bytes more into memory.
+# Sixteen warps of four tiles have 128 registers a thread; this build keeps 48 bytes more in memory.
 SPILLING = ("8_folded_offset", "resident=1 tiles=4 tokens=1 warps=16")
 
 

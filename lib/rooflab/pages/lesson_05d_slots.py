@@ -156,12 +156,19 @@ def _by_which() -> str:
 
 
 def two_change(chips: list[Device]) -> str:
-    """On which chips scaling by two instructions instead of three changes whether int8 pays."""
+    """On which chips scaling by two instructions instead of three changes whether int8 pays, and on which it
+    would be level with FP16's peak if a kernel had no other instructions.
+    """
     other = [chip for chip in chips if _pays(chip, 2) != _pays(chip, SCALING)]
-    if not other:
-        return "The last column stays as it is."
-    changed = listed(f"{_verdict(chip, 2)} on {_the([chip])}" for chip in other)
-    return f"Then {changed}; for the others the last column stays as it is."
+    text = "The last column stays as it is."
+    if other:
+        changed = listed(f"{_verdict(chip, 2)} on {_the([chip])}" for chip in other)
+        text = f"Then {changed}; for the others the last column stays as it is."
+    level = [chip for chip in chips if abs(study.issue_bound(chip, 2) / chip.fp16_tensor - 1) < LEVEL - 1]
+    if level:
+        text += f" (On {_the(level)} two would make int8 level with FP16's peak, and a kernel has other "
+        text += "instructions, too.)"
+    return text
 
 
 def by_two() -> None:

@@ -382,24 +382,26 @@ def gain_of_roles(here: Lab, every: Rows) -> None:
     """
     drawn = _drawn(here, every)
     ten, own, both = (f"{one[1]:.0%}" for one in (drawn.ten, drawn.alone, drawn.shared))
-    rows = (
+    rows = [
         (
-            "*Roles*: a warpgroup for the scores, two for the outputs",
+            "a warpgroup for the scores, two for the outputs",
             "two waits for each other a tile",
-            "with the next row",
+            "has no waits",
         ),
-        ("*One thread copies*; blocks stay", "a warpgroup that only copies", f"{ten} → {own}"),
-        ("*Two SMs share copies*", "copies that take longer than the products", f"{own} → {both}"),
-        ("Query heads packed; sums rescaled more rarely", "masked products; rescales", "not drawn"),
+        ("one thread copies; blocks stay", "a warpgroup that only copies", f"{ten} → {own}"),
+        ("two SMs share copies", "copies that take longer than the products", f"{own} → {both}"),
+        ("query heads packed; sums rescaled more rarely", "masked products; rescales", "has neither"),
+    ]
+    names = ("Change", "What it cures", "Tensor cores busy in the model")
+    caption = "Rung 12's changes to rung 10. The model is that of the drawings below, for "
+    caption += f"{_tiles_of(drawn.tokens)} tiles a block"
+    display.table(
+        pd.DataFrame(rows, columns=list(names)), dict(zip(names, names, strict=True)), None, caption
     )
-    head = "| Change | What it cures | Tensor cores busy, by this section's drawings |\n| --- | --- | --- |\n"
-    display.say(head + "\n".join(f"| {' | '.join(row)} |" for row in rows))
     alone, shared = drawn.alone[1] - drawn.ten[1], drawn.shared[1] - drawn.alone[1]
-    text = "The waits that roles end have no length in the drawings."
     if max(alone, shared) >= 0.02 and (shared > 2 * alone or alone > 2 * shared):
         which = "probably" if shared > alone else "probably not"
-        text = f"**So most of the gain is {which} the sharing.** {text}"
-    display.say(text)
+        display.say(f"**So most of the gain is {which} the sharing.**")
 
 
 def roles_tested(here: Lab, every: Rows) -> None:

@@ -47,12 +47,8 @@ def again(here: Lab, own: Rows, peer: Rows) -> str:
     first = float(peer["median_us"]) / float(own["median_us"])
     states = dict(found)
     text = "Measured again for lesson 00b: "
-    if "burst" in states:
-        apart = max(first, states["burst"]) / min(first, states["burst"]) - 1
-        text += f"{states['burst']:.2f} times in the same state, after a rest ({apart:.0%} apart)"
-    text += "; " * (len(states) > 1)
-    if "sustained" in states:
-        text += f"{states['sustained']:.2f} times while each runs on and on"
+    kinds = {"burst": "after a rest", "sustained": "while each runs on and on"}
+    text += listed([f"{states[state]:.2f} times {how}" for state, how in kinds.items() if state in states])
     ratios = [first, *states.values()]
     return text + ". So neither is ahead in every measurement" * (min(ratios) < 1 < max(ratios))
 

@@ -409,6 +409,7 @@ def test_work_that_grows_is_named_by_the_counters():
     most["instructions"] = [14.0, 19.0, 21.5]
     text = lesson_04c_measured._grown(most, 32)
     assert "Memory is busy 26 µs for 1 token and for 24 tokens: more tokens cost no more reading." in text
+    assert "While Nsight Compute counts, the kernel takes 33.0 and 43.0 µs; the rest of that grows" in text
     assert text.endswith(
         "from 7.0 to 17.0 µs.** In it the tensor cores (beyond 16 tokens) and instructions are busy for "
         "longer. How much of that the kernel waits for, busy times do not say."
@@ -447,7 +448,11 @@ def test_whether_tokens_are_free_is_answered_by_the_times():
 def test_a_step_in_time_is_laid_to_the_build_only_where_a_build_s_own_tokens_cost_less():
     rows = pd.DataFrame({"batch": [1, 4, 8, 16, 32], "rung": "11", "columns": [8, 8, 16, 16, 32]})
     rows["build"], rows["median_us"] = rows["columns"].astype(str), [30.0, 30.6, 33.0, 33.0, 40.0]
+    rows["constants"] = [{"TOKENS": columns, "STAGES": 2} for columns in rows["columns"]]
     found = lesson_04c_measured._builds(rows)
+    assert lesson_04c_measured.build_names(found)[1] == "rung 11\n16 columns"
+    twice = found.assign(columns=8, constants=[{"TOKENS": 8, "STAGES": stages} for stages in (2, 3, 3)])
+    assert lesson_04c_measured.build_names(twice)[1] == "rung 11\n8 columns\nSTAGES 3"
     assert list(found["start"]) == [1, 8, 32] and list(found["end"]) == [4, 16, 32]
     assert found["within"].iloc[0] == pytest.approx(1.02) and np.isnan(found["within"].iloc[2])
     assert found["step"].iloc[2] == pytest.approx(40 / 33) and np.isnan(found["step"].iloc[0])

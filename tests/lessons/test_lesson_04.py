@@ -13,6 +13,7 @@ from rooflab.numerics import quant
 from rooflab.ops import int4
 from rooflab.pages import (
     lesson_04,
+    lesson_04b,
     lesson_04b_causes,
     lesson_04c_bounds,
     lesson_04c_measured,
@@ -443,6 +444,28 @@ def test_whether_tokens_are_free_is_answered_by_the_times():
     assert answered(us * [1, 0.75, 1], least, 1, 32, step).startswith("**Yes: 32")
     assert answered(us, least, 1, 64, step).startswith("**No, but they are cheap, and")
     assert answered(us[1:], least, 1, 32, step) == ""
+
+
+def test_the_tuned_block_is_told_by_its_constants_and_a_split_by_its_warps():
+    plain = int4.LADDERS["int4"][8].with_defaults({})
+    text = lesson_04b_causes.tuned_block({"ROW_WARPS": 1, "TILES": 4, "K_WARPS": 4, "STAGES": 2}, plain)
+    assert (
+        "a warp takes 64 rows instead of 32, 4 warps divide k instead of 2 and the ring has 2 slots" in text
+    )
+    assert text.endswith(
+        "A block has 64 rows, not 128, for each copy of x: it gives up sharing x between groups of warps."
+    )
+    assert lesson_04b_causes.tuned_block({}, plain) == lesson_04b_causes.tuned_block({}, {"TILES": 4}) == ""
+    assert lesson_04b_causes.tuned_block({"TILES": 4}, plain).endswith(
+        "has 256 rows, not 128, for each copy of x."
+    )
+    table = [{"rung": 4, "warps": 34.0, "rows": 2}, {"rung": 5, "warps": 33.0, "rows": 4}]
+    assert (
+        "rung 5 wins no warps, 34 → 33 on an SM: what it adds are rows, 2 → 4"
+        in lesson_04b.rows_not_warps(table)
+    )
+    assert lesson_04b.rows_not_warps(table[:1]) == ""
+    assert lesson_04b.rows_not_warps([table[0], table[1] | {"warps": 50.0}]) == ""
 
 
 def test_a_step_in_time_is_laid_to_the_build_only_where_a_build_s_own_tokens_cost_less():

@@ -30,7 +30,7 @@ _WAITS = {
     "stall_short_scoreboard": "shared memory",
     "stall_barrier": "barriers",
     "stall_wait": "the result of an earlier instruction",
-    "stall_math_pipe_throttle": "a busy unit",
+    "stall_math_pipe_throttle": "a busy arithmetic unit",
     "stall_mio_throttle": "a full queue",
 }
 

@@ -461,7 +461,7 @@ def test_the_tuned_block_is_told_by_its_constants_and_a_split_by_its_warps():
     )
     table = [{"rung": 4, "warps": 34.0, "rows": 2}, {"rung": 5, "warps": 33.0, "rows": 4}]
     assert (
-        "rung 5 wins no warps, 34 → 33 on an SM: what it adds are rows, 2 → 4"
+        "rung 5 wins no warps, 34 → 33 on an SM; it has more rows, 2 → 4"
         in lesson_04b.rows_not_warps(table)
     )
     assert lesson_04b.rows_not_warps(table[:1]) == ""

@@ -297,8 +297,8 @@ def rows_not_warps(table: list[dict[str, Any]]) -> str:
     if not (now["rows"] > was["rows"] and now["warps"] < 1.1 * was["warps"]):
         return ""
     return (
-        f"On this matrix rung {now['rung']} wins no warps, {was['warps']:.0f} → {now['warps']:.0f} on an SM: "
-        f"what it adds are rows, {was['rows']} → {now['rows']} a warp."
+        f"On this matrix rung {now['rung']} wins no warps, {was['warps']:.0f} → {now['warps']:.0f} on an SM; "
+        f"it has more rows, {was['rows']} → {now['rows']} a warp."
     )
 
 

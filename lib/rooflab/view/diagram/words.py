@@ -105,7 +105,7 @@ def to_half(word: int = EXAMPLE, file: Path = _INT4) -> Drawing:
     says = (
         f"{base:#06x} is {half(base):g} in FP16; its lowest {changed} bits replaced by the code "
         f"{code} make "
-        f"{joined:#06x}, which is {half(joined):g}; {half(ones):g} less is {result:g}, the code - "
+        f"{joined:#06x}, which is {half(joined):g}; {half(ones):g} less is {result:g}, code - "
         f"{half(ones) - half(base):g}."
     )
     return single(f"{changed} of 16 bits replaced: a code becomes a half", says, canvas)

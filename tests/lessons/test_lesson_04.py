@@ -460,9 +460,8 @@ def test_the_tuned_block_is_told_by_its_constants_and_a_split_by_its_warps():
         "has 256 rows, not 128, for each copy of x."
     )
     table = [{"rung": 4, "warps": 34.0, "rows": 2}, {"rung": 5, "warps": 33.0, "rows": 4}]
-    assert (
-        "rung 5 wins no warps, 34 → 33 on an SM; it has more rows, 2 → 4"
-        in lesson_04b.rows_not_warps(table)
+    assert "rung 5 wins no warps, 34 → 33 on an SM; it has more rows, 2 → 4" in lesson_04b.rows_not_warps(
+        table
     )
     assert lesson_04b.rows_not_warps(table[:1]) == ""
     assert lesson_04b.rows_not_warps([table[0], table[1] | {"warps": 50.0}]) == ""

@@ -13,6 +13,7 @@ from rooflab.numerics import quant
 from rooflab.ops import int4
 from rooflab.pages import (
     lesson_04,
+    lesson_04b,
     lesson_04b_causes,
     lesson_04c_bounds,
     lesson_04c_measured,
@@ -409,6 +410,7 @@ def test_work_that_grows_is_named_by_the_counters():
     most["instructions"] = [14.0, 19.0, 21.5]
     text = lesson_04c_measured._grown(most, 32)
     assert "Memory is busy 26 µs for 1 token and for 24 tokens: more tokens cost no more reading." in text
+    assert "While Nsight Compute counts, the kernel takes 33.0 and 43.0 µs; the rest of that grows" in text
     assert text.endswith(
         "from 7.0 to 17.0 µs.** In it the tensor cores (beyond 16 tokens) and instructions are busy for "
         "longer. How much of that the kernel waits for, busy times do not say."
@@ -444,10 +446,35 @@ def test_whether_tokens_are_free_is_answered_by_the_times():
     assert answered(us[1:], least, 1, 32, step) == ""
 
 
+def test_the_tuned_block_is_told_by_its_constants_and_a_split_by_its_warps():
+    plain = int4.LADDERS["int4"][8].with_defaults({})
+    text = lesson_04b_causes.tuned_block({"ROW_WARPS": 1, "TILES": 4, "K_WARPS": 4, "STAGES": 2}, plain)
+    assert (
+        "a warp takes 64 rows instead of 32, 4 warps divide k instead of 2 and the ring has 2 slots" in text
+    )
+    assert text.endswith(
+        "A block has 64 rows, not 128, for each copy of x: it gives up sharing x between groups of warps."
+    )
+    assert lesson_04b_causes.tuned_block({}, plain) == lesson_04b_causes.tuned_block({}, {"TILES": 4}) == ""
+    assert lesson_04b_causes.tuned_block({"TILES": 4}, plain).endswith(
+        "has 256 rows, not 128, for each copy of x."
+    )
+    table = [{"rung": 4, "warps": 34.0, "rows": 2}, {"rung": 5, "warps": 33.0, "rows": 4}]
+    assert "rung 5 wins no warps, 34 → 33 on an SM; it has more rows, 2 → 4" in lesson_04b.rows_not_warps(
+        table
+    )
+    assert lesson_04b.rows_not_warps(table[:1]) == ""
+    assert lesson_04b.rows_not_warps([table[0], table[1] | {"warps": 50.0}]) == ""
+
+
 def test_a_step_in_time_is_laid_to_the_build_only_where_a_build_s_own_tokens_cost_less():
     rows = pd.DataFrame({"batch": [1, 4, 8, 16, 32], "rung": "11", "columns": [8, 8, 16, 16, 32]})
     rows["build"], rows["median_us"] = rows["columns"].astype(str), [30.0, 30.6, 33.0, 33.0, 40.0]
+    rows["constants"] = [{"TOKENS": columns, "STAGES": 2} for columns in rows["columns"]]
     found = lesson_04c_measured._builds(rows)
+    assert lesson_04c_measured.build_names(found)[1] == "rung 11\n16 columns"
+    twice = found.assign(columns=8, constants=[{"TOKENS": 8, "STAGES": stages} for stages in (2, 3, 3)])
+    assert lesson_04c_measured.build_names(twice)[1] == "rung 11\n8 columns\nSTAGES 3"
     assert list(found["start"]) == [1, 8, 32] and list(found["end"]) == [4, 16, 32]
     assert found["within"].iloc[0] == pytest.approx(1.02) and np.isnan(found["within"].iloc[2])
     assert found["step"].iloc[2] == pytest.approx(40 / 33) and np.isnan(found["step"].iloc[0])

@@ -47,7 +47,7 @@ def opening(here: Lab, large: Any, afford: float, spent: Rows) -> Opening:
     first, best, gpu = own.iloc[0], own.sort_values("median_us").iloc[0], here.run["gpu"]
     each = spent["each"]
     answer = "An SM starts instructions at a fixed rate. While DRAM delivers a weight at the read roof of "
-    answer += f"the {gpu}, there is time for {afford:.1f}; the first "
+    answer += f"the {gpu}, there is time for {afford:.1f} instructions; the first "
     answer += (
         f"kernel spends {each[first['case']]:.1f}" if first["case"] in each else "kernel spends at least "
     )
@@ -255,12 +255,15 @@ def offset_example() -> None:
     display.say(
         f"An example with w = {', '.join(map(str, w))} and x = {', '.join(map(str, x))}: the tensor core "
         f"multiplies {', '.join(f'{each:,}' for each in raised)} and gets {total:,}. Less {c:,} × {sum(x)} = "
-        f"{c * sum(x):,} that is {total - c * sum(x)}, which is Σ w x.\n\nA weight block has its codes at "
-        f"bits {bits[0]} and {bits[1]} of an FP16 number, to save a shift between the two. For the lowest of "
-        f"these bits to be worth 1 the number is {bases[0]:g} or {bases[1]:g} instead of {c - 8:,}. So the "
-        f"kernels have two constants: {bases[0]:g} + 8 in rows g and {bases[1]:g} + 8 in rows g + 8 of a "
-        "tile, where g is lane ÷ 4."
+        f"{c * sum(x):,} that is {total - c * sum(x)}, which is Σ w x."
     )
+    why = (
+        f"A weight block has its codes at bits {bits[0]} and {bits[1]} of an FP16 number, to save a shift "
+        f"between the two. For the lowest of these bits to be worth 1 the number is {bases[0]:g} or "
+        f"{bases[1]:g} instead of {c - 8:,}. So the kernels have two constants: {bases[0]:g} + 8 in rows g "
+        f"and {bases[1]:g} + 8 in rows g + 8 of a tile, where g is lane ÷ 4."
+    )
+    display.fold_parts("The constants of repacked weights", [why])
 
 
 def untuned(large: Any, rung: Any) -> dict[str, int]:
@@ -282,6 +285,21 @@ def in_flight(here: Lab, spent: Rows, rungs: Any) -> None:
         names = {"rung": "Rung", "warps": "Warps on an SM", "rows": "Rows a warp"}
         names |= {"kb": "× 32 lanes × 16 bytes: codes in flight an SM, at most (KB)"}
         display.table(pd.DataFrame(table), names, {"warps": "{:.0f}", "kb": "{:.0f}"})
+    if said := rows_not_warps(table):
+        display.say(said)
+
+
+def rows_not_warps(table: list[dict[str, Any]]) -> str:
+    """That the last rung has more rows a warp on this matrix, and no more warps, where it has."""
+    if len(table) < 2:
+        return ""
+    was, now = table[-2:]
+    if not (now["rows"] > was["rows"] and now["warps"] < 1.1 * was["warps"]):
+        return ""
+    return (
+        f"On this matrix rung {now['rung']} wins no warps, {was['warps']:.0f} → {now['warps']:.0f} on an SM; "
+        f"it has more rows, {was['rows']} → {now['rows']} a warp."
+    )
 
 
 def rows_of_a_block(before: Any, after: Any) -> None:
@@ -317,7 +335,7 @@ def stalls(one_token: Rows) -> None:
     names |= {"tensor_pct": "Tensor busy %", "occupancy_pct": "Occupancy %"}
     names |= {"stall_long_scoreboard": "Waits for memory (cycles)"}
     names |= {"stall_barrier": "Waits at barriers (cycles)"}
-    names |= {"stall_math_pipe_throttle": "Waits for a busy unit (cycles)"}
+    names |= {"stall_math_pipe_throttle": "Waits for a busy arithmetic unit (cycles)"}
     one_token = labelled(one_token).assign(slot=100 * one_token["issue_active"])
     forms = dict.fromkeys(names, "{:.0f}") | {"impl": ""}
     forms |= {name: "{:.1f}" for name in names if name.startswith("stall_")}
@@ -401,7 +419,8 @@ def takeaway(gpu: str, afford: float, shown: Rows, large: Any, big: Rows, weight
     """What to take away, computed."""
     text = f"- At the roof of the {gpu} an INT4 weight may cost {afford:.1f} instructions. Smaller "
     text += "weights make a product *harder* to keep at the roof, because more of them arrive.\n"
-    text += "- Wide loads and shared x save instructions; so do tensor cores, even for one token.\n"
+    text += "- Wide loads (rung 2) and one reading of x for several rows (rung 4) save instructions; so do "
+    text += "tensor cores (rung 7), even for one token.\n"
     text += "- What a change brings depends on the shape and on the GPU: measure it.\n"
     fastest = shown[shown["kind"] == "own"].sort_values("median_us").iloc[0]
     text += (

@@ -8,9 +8,10 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.view import display
 from rooflab.view.diagram.reading import part_of
-from rooflab.words import listed
+from rooflab.words import counted, listed
 
 _BARRIER = 0.1  # cycles an instruction at barriers, from which on they are said
+_COUNTED = {"K_WARPS": "warp", "STAGES": "slot", "RESIDENT": "block"}
 _NEAR = 0.7  # share of the issue slots in use, from which on they are taken for a near limit
 
 
@@ -60,16 +61,49 @@ def brings(
         text += f" **Tuned** for this matrix ({_macros(other, rungs[two - 1])}) it "
         text += f"reaches {row['gb_s']:,.0f} GB/s"
         text += f" and spends {seen['each'][row['impl']]:.1f}." if row["impl"] in seen.index else "."
+        text += tuned_block(_options(row), rungs[two - 1].with_defaults(_options(after)))
         text += _more_tiles(seen, row, after["impl"], rungs[two - 1])
     display.say(text)
 
 
+def _options(row: Any) -> dict[str, int]:
+    """The macros that a row was built with, beside its rung's own."""
+    pairs = (part.split("=") for part in str(row["options"]).split() if "=" in part)
+    return {name.upper(): int(value) for name, value in pairs}
+
+
+def tuned_block(options: dict[str, int], plain: dict[str, int]) -> str:
+    """How the block of a rung built with `options` differs from that of the `plain` constants, and whether
+    its x serves other rows; nothing for a rung whose warps don't divide rows.
+    """
+    if "ROW_WARPS" not in plain:
+        return ""
+    own, parts = plain | options, list[str]()
+    rows = [16 * macros["TILES"] for macros in (own, plain)]
+    if rows[0] != rows[1]:
+        parts.append(f"a warp takes {rows[0]} rows instead of {rows[1]}")
+    for name, says in (
+        ("K_WARPS", "{} divide k instead of {}"),
+        ("STAGES", "the ring has {} instead of {}"),
+        ("RESIDENT", "the compiler leaves registers for {} an SM instead of {}"),
+    ):
+        if own[name] != plain[name]:
+            parts.append(says.format(counted(own[name], _COUNTED[name]), plain[name]))
+    text = f" There {listed(parts)}." if parts else ""
+    high = [macros["ROW_WARPS"] * each for macros, each in zip((own, plain), rows, strict=True)]
+    if high[0] != high[1]:
+        text += f" A block has {high[0]} rows, not {high[1]}, for each copy of x"
+        alone = own["ROW_WARPS"] == 1 < plain["ROW_WARPS"]
+        text += ": it gives up sharing x between groups of warps." if alone else "."
+    return text
+
+
 def _more_tiles(seen: Rows, tuned: Any, plain: str, rung: Any) -> str:
     """Why a tuned rung of more tiles a warp spends fewer instructions than the one as it stands, `plain`."""
-    tiles = dict(part.split("=") for part in str(tuned["options"]).split() if "=" in part).get("tiles")
+    tiles = _options(tuned).get("TILES")
     if tiles is None or not {tuned["impl"], plain} <= set(seen.index):
         return ""
-    if not (int(tiles) > rung.defines["TILES"] and seen["each"][tuned["impl"]] < seen["each"][plain]):
+    if not (tiles > rung.defines["TILES"] and seen["each"][tuned["impl"]] < seen["each"][plain]):
         return ""
     return (
         " With more `TILES` a warp has more rows for the work that it does once a group: reading x and "
@@ -110,11 +144,7 @@ def _cause(was: Any, now: Any, two: int, rungs: Any) -> str:
             else f" Time falls as the instructions do: rung {two} is {both}."
         )
     if faster > fewer and waits < waited:
-        text = f" It is {both}, and waits are shorter: {told}."
-        busy = (was.get("stall_math_pipe_throttle", 0.0), now.get("stall_math_pipe_throttle", 0.0))
-        if busy[1] > busy[0] + 0.5:
-            text += f" Those for a busy unit grow, from {busy[0]:.1f} to {busy[1]:.1f}."
-        return text + _two_changes(two, rungs)
+        return f" It is {both}, and waits are shorter: {told}.{_two_changes(two, rungs)}"
     if fewer > faster and now["slots"] < now["bytes_us"]:
         return (
             f" It is {both}. Issuing them takes {now['slots']:.0f} µs, and the bytes at the read roof "

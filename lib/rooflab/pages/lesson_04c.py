@@ -106,7 +106,10 @@ def takeaway(here: Lab, batches: list[Any], shapes: list[Any], rows: Rows, table
         begins = by_shape(crossings_of("int4_g128", read, peak, shapes), " on")
         text += f", from {begins}" if begins else ""
     if {1, free} <= set(ours.dropna().index) and free > 1:
-        text += f"; measured, {free} take {ours[free] / ours[1]:.2f} times as long as one at "
+        text += f"; measured, {free} take {ours[free] / ours[1]:.2f} times as long as one"
+        if (last := ours.dropna().index.max()) > free:
+            text += f" and {last} {ours[last] / ours[1]:.2f} times"
+        text += " at "
         text += f"{drawn[0]:,} × {drawn[1]:,}"
     text += ".\n- CUDA cores pay at least a multiply-add a weight for every token. Many tokens need tensor "
     text += "cores, an x that warps share, and copies that run ahead.\n"

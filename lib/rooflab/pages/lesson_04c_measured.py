@@ -30,7 +30,7 @@ _WAITS = {
     "stall_short_scoreboard": "shared memory",
     "stall_barrier": "barriers",
     "stall_wait": "the result of an earlier instruction",
-    "stall_math_pipe_throttle": "a busy unit",
+    "stall_math_pipe_throttle": "a busy arithmetic unit",
     "stall_mio_throttle": "a full queue",
 }
 
@@ -42,7 +42,8 @@ def _picks(here: Lab, drawn: Any, batches: list[Any]) -> Rows:
     rows = rows.dropna(subset="median_us").sort_values("batch", ignore_index=True)
     rows["build"] = rows["impl"] + " " + rows["options"].fillna("").astype(str)
     rows["rung"] = rows["impl"].str.partition("_")[0]
-    rows["columns"] = [study.own_rung(cases[batch])[1].get("TOKENS") for batch in rows["batch"]]
+    rows["constants"] = [study.own_rung(cases[batch])[1] for batch in rows["batch"]]
+    rows["columns"] = [built.get("TOKENS") for built in rows["constants"]]
     return rows
 
 
@@ -54,6 +55,7 @@ def _builds(rows: Rows) -> Rows:
         end=("batch", "last"),
         rung=("rung", "first"),
         columns=("columns", "first"),
+        constants=("constants", "first"),
         us=("median_us", "first"),
         most=("median_us", "last"),
     )
@@ -151,21 +153,40 @@ def _wider(found: Rows, step: Step) -> str:
     return f"{text}, {step.before} for one of {before:.0f}"
 
 
+def build_names(found: Rows) -> list[str]:
+    """A name for each build, a line a part: its rung, its token columns, and where another build has the same
+    of both, the first constant in which they differ.
+    """
+    wide = [f"\n{columns:.0f} columns" if columns == columns else "" for columns in found["columns"]]
+    short = [f"rung {rung}{columns}" for rung, columns in zip(found["rung"], wide, strict=True)]
+    names = list[str]()
+    for name, built in zip(short, found["constants"], strict=True):
+        same = [other for one, other in zip(short, found["constants"], strict=True) if one == name]
+        differing = (constant for constant in built if len({other.get(constant) for other in same}) > 1)
+        first = next(differing, "")
+        names.append(name + (f"\n{first} {built[first]}" if first else ""))
+    return names
+
+
 def _draw_builds(here: Lab, drawn: Any, rows: Rows, found: Rows, least: Any) -> None:
     """Draw our time by tokens, a line for each build, named at its first point, beside the bound."""
     title = f"Time of a {_named(drawn)} product, by build"
     fig, ax = plot.figure("tokens", "µs", title, xlog=True, height=3.4)
+    names, before = build_names(found), 0.0
     for build in found.itertuples():
         side = rows[rows["batch"].between(build.start, build.end)]
         line = plot.series(ax, side["batch"], *plot.band(side, "median_us"), label="_")
-        name = f"rung {build.rung}, {build.columns:.0f} columns" if build.columns == build.columns else ""
-        style = {"fontsize": 8.5, "fontweight": "bold", "color": line.get_color()}
-        right = build.start > 8
-        at = (build.end if right else build.start, build.most if right else build.us)
-        off, ha = ((-4, 6), "right") if right else ((0, -15 if build.Index % 2 else 8), "left")
-        ax.annotate(name, at, off, textcoords="offset points", ha=ha, **style)
+        style = {"fontsize": 7.5, "fontweight": "bold", "color": line.get_color(), "linespacing": 1.1}
+        middle, last = (build.start * build.end) ** 0.5, side["median_us"].max()
+        close, ends = bool(before) and middle < 1.5 * before, build.Index == len(found) - 1
+        below, beside = close and not ends, close and ends
+        before = 0.0 if below else middle
+        off, va = ((8, 0), "center") if beside else ((0, -9), "top") if below else ((0, 7), "bottom")
+        ha = "left" if beside or build.start == rows["batch"].min() == build.end else "center"
+        at = (middle, side["median_us"].min() if below else last)
+        ax.annotate(names[build.Index], at, off, textcoords="offset points", ha=ha, va=va, **style)
     plot.series(ax, least.index, least, label="INT4 bound", colour=plot.ROOF_COLOUR).set_marker("")
-    ax.set_ylim(0, 1.15 * max(rows["median_us"].max(), least.max()))
+    ax.set_ylim(0, 1.2 * max(rows["median_us"].max(), least.max()))
     ticks = [batch for batch in least.index if batch.bit_count() == 1]
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
     plot.label_ends(ax)
@@ -319,10 +340,12 @@ def _grown(most: Rows, free: int) -> str:
         text = f"From {first} to {last} {_longer_busy(early, grown)}. " if grown else ""
     else:
         rest = [f"{round(row['us'], 1) - round(row['memory'], 1):.1f}" for row in (a, b)]
+        whole = " and ".join(f"{row['us']:.1f}" for row in (a, b))
         text = (
             f"**Memory is busy {_ends(a['memory'], b['memory'])} µs for {first} and for {last}: more tokens "
         )
-        text += f"cost no more reading. The rest of the time grows from {rest[0]} to {rest[1]} µs.** "
+        text += f"cost no more reading. While Nsight Compute counts, the kernel takes {whole} µs; "
+        text += f"the rest of that grows from {rest[0]} to {rest[1]} µs.** "
         text += f"In it {_longer_busy(early, grown)}. "
     busy = b[list(_UNITS)].astype(float)
     if busy.max() > 0.9 * b["us"]:

@@ -12,7 +12,7 @@ from rooflab.pages import Rows
 from rooflab.pages.lesson_04c_bounds import bound_us, by_shape, crossings_of
 from rooflab.studies import int4 as study
 from rooflab.view import diagram, display, plot
-from rooflab.words import counted
+from rooflab.words import counted, listed
 
 _REGISTERS = 65536  # of an SM
 _TILES_OF = 64  # rows of a wgmma
@@ -112,18 +112,36 @@ def _ends(gains: Rows) -> dict[Any, tuple[int, int | None]]:
     return found
 
 
-def more_tokens(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> None:
-    """Name what does more tokens than a block of rung 11 holds and draw it; why by its registers, folded."""
+def more_tokens(
+    here: Lab, drawn: Any, batches: list[int], rungs: Any, roofs: tuple[float, float | None]
+) -> None:
+    """Name what does more tokens than a block of rung 11 holds, say what it takes, beside the bound by
+    `roofs`, and draw it; why by its registers, folded.
+    """
     display.say(
         f"Beyond {batches[-1]} tokens, on Hopper GPUs, y, the result, is cut into *tiles*, some rows by some "
         "tokens. **Rung 12** ([source](../kernels/int4/12_token_tiles.cu)) runs a block for each tile. "
         "**Rung 13** ([source](../kernels/int4/13_stream_k.cu)) runs one block for each SM, which takes tile "
         "after tile, and divides along k the tiles that would leave SMs idle at the end (*stream-K*). These "
-        "come *first*, so that the sums that one block leaves to another are there early:"
+        "come *first*, so that the sums that one block leaves to another are there early."
     )
+    display.say(_takes_beyond(here, rungs[12].name, roofs))
     diagram.tiles_in_turns().show()
     why = _sums_in_registers(here, drawn, batches, rungs)
     display.fold_parts("Why a block of rung 11 takes no more tokens", [why])
+
+
+def _takes_beyond(here: Lab, name: str, roofs: tuple[float, float | None]) -> str:
+    """What a rung takes at each number of tokens beyond a block's on the largest shape, beside the bound."""
+    (n, k), number = study.SHAPES[-1], name.partition("_")[0]
+    cases = [case for case in study.many(n, k, device=here.sized) if case.impl == name]
+    rows = here.measure("int4", here.held("int4", [case for case in cases if case in here.cases("int4")]))
+    us = rows.set_index("batch")["median_us"].dropna().sort_index() if len(rows) else pd.Series()
+    if us.empty:
+        return f"Rung {number} was not timed here at so many tokens."
+    took = [f"{time:.1f} µs for {counted(int(tokens), 'token')}" for tokens, time in us.items()]
+    over = [f"{time / bound_us(n, k, int(at), 'int4_g128', *roofs):.2f}" for at, time in us.items()]
+    return f"**Rung {number}: {listed(took)} ({n:,} × {k:,}), {listed(over)} times the bound.**"
 
 
 def _sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) -> str:
@@ -235,8 +253,9 @@ def _passed(gains: Rows, shape: Any, times: Rows, roofs: tuple[float, float | No
     at, formats = times.loc[(n, k, over[0])], {"fp16": "fp16", "ours": "int4_g128"}
     off = {who: at[who] / bound_us(n, k, over[0], format, *roofs) for who, format in formats.items()}
     return (
-        f"At {counted(over[0], 'token')} the gain is above the ratio, as FP16 is further from its bound: "
-        f"{allows(n, k, over[0], *roofs):.3f} × {off['fp16']:.3f} ÷ {off['ours']:.3f} = {row[over[0]]:.2f}. "
+        f"At {counted(over[0], 'token')} the gain is above the ratio: FP16 takes {off['fp16']:.3f} times its "
+        f"bound, ours {off['ours']:.3f}, and {allows(n, k, over[0], *roofs):.3f} × {off['fp16']:.3f} ÷ "
+        f"{off['ours']:.3f} = {row[over[0]]:.2f}. "
     )
 
 

@@ -112,7 +112,7 @@ def slots_over_time(rungs: Sequence[Rung], at: int, us: Sequence[float] = (), wh
     number = rungs[at].name.partition("_")[0]
     takes = f": {whole:.1f} µs" if measured else ""
     heads = (
-        f"{_SLOTS} slots stand for all that a warp or warpgroup multiplies; the first is already full.",
+        f"{_SLOTS} of the slots that a warp or warpgroup multiplies in turn; the first is already full.",
         "Idle: tensor cores without work of this warp or warpgroup; others may use them.",
     )
     top = 0.0
@@ -151,7 +151,7 @@ def slots_over_time(rungs: Sequence[Rung], at: int, us: Sequence[float] = (), wh
     y = _key(canvas, y + 14, {p.what for p in pieces})
     lengths = f"Measured: how long it is{whose and f' ({whose})'}." if measured else "Not measured."
     inside = "Schematic: what is in it; unpacking is drawn as long as multiplying."
-    for k, line in enumerate((lengths,) if at else (lengths, inside)):
+    for k, line in enumerate((lengths, inside)):
         canvas.text(0, y + 12 + 15 * k, line, svg.SMALL)
     parts = (
         "a barrier and all threads start copies for each slot"

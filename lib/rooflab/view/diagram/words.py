@@ -95,17 +95,18 @@ def to_half(word: int = EXAMPLE, file: Path = _INT4) -> Drawing:
     code = word & mask
     joined = code | base
     rows = (
-        ("word & mask", code, f"stored: {code}"),
+        ("word & mask", code, f"the code: {code}"),
         ("magic number", base, f"{base:#06x} = {half(base):g}"),
         ("OR of both", joined, f"{joined:#06x} = {half(joined):g}"),
     )
     result = half(joined) - half(ones)
-    canvas = _sixteen_bits(rows, mask, half(ones), "the code, exact")
+    canvas = _sixteen_bits(rows, mask, half(ones), f"code - {half(ones) - half(base):g}, exact")
     changed = bin(mask).count("1")
     says = (
-        f"{base:#06x} is {half(base):g} in FP16; its lowest {changed} bits replaced by the stored "
+        f"{base:#06x} is {half(base):g} in FP16; its lowest {changed} bits replaced by the code "
         f"{code} make "
-        f"{joined:#06x}, which is {half(joined):g}; {half(ones):g} less is {result:g}, the code."
+        f"{joined:#06x}, which is {half(joined):g}; {half(ones):g} less is {result:g}, code - "
+        f"{half(ones) - half(base):g}."
     )
     return single(f"{changed} of 16 bits replaced: a code becomes a half", says, canvas)
 

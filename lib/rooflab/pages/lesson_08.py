@@ -31,7 +31,7 @@ from rooflab.pages.lesson_08_predictions import worked_prediction as worked_pred
 from rooflab.records.store import Store
 from rooflab.studies import decode
 from rooflab.view import diagram, display, explorer, plot
-from rooflab.words import counted, listed, times
+from rooflab.words import counted, listed
 
 
 def opening(lab: Lab, cases: list[Any]) -> Opening:
@@ -49,38 +49,18 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     steps = timed.loc[keys].reset_index()
     first, best = steps.iloc[0], steps.sort_values("tok_s").iloc[-1]
     pair = way.same_weights(lab.store)
-    answer, subject = f"{first.impl} makes {_few(first.tok_s)} tokens a second of {decode.MODEL}", best.impl
-    answer += f" on the {gpu}"
-    if pair is not None and first.format == "fp16" != best.format:
-        answer += f"; our fastest kernel makes {pair[1]['tok_s']:,.0f} on the same FP16 weights"
-        subject = "it" if best.impl == pair[1]["impl"] else subject
+    answer = f"{first.impl} makes {_few(first.tok_s)} tokens a second of {decode.MODEL} on the {gpu}"
+    ours = pair[1] if pair is not None and first.format == "fp16" != best.format else None
+    if ours is not None:
+        answer += f"; our fastest kernel makes {ours['tok_s']:,.0f} on the same FP16 weights"
     if best.name != first.name:
-        head = decode.FORMATS[best.format]
-        apart = f" and an {ablation.FORMATS[head]} head" if head != best.format else ""
-        answer += f"; with {ablation.FORMATS[best.format]} weights{apart} {subject} makes {best.tok_s:,.0f}"
-    answer += f", {best.roof_fraction:.0%} of what memory's rate allows. "
-    if (tied := level_formats(climbed(rows))) and tied[0].format == best.format:
-        answer += (
-            f"{ablation.FORMATS[tied[1].format]} weights have {times(tied[1].bytes / best.bytes)} times "
-        )
-        answer += "the bytes, and are no slower. "
+        subject = " and" if ours is not None and ours["impl"] == best.impl else f"; {best.impl} makes"
+        answer += f"{subject} {best.tok_s:,.0f} with {ablation.FORMATS[best.format]} weights"
+    answer += ". "
     left = beside_bytes(steps, lab.roof["dram_read"].value).loc[best.name]
     if left.each > 0:
-        answer += (
-            f"Bytes are not the whole of a token's time: **{left.phases} *phases*, pieces of work that run "
-        )
-        answer += f"one after the other, cost {left.each:.1f} µs each beside their bytes.** "
-    if pair is not None:
-        theirs, ours = pair
-        answer += (
-            f"In FP16 our fastest kernel makes {ours['tok_s'] / theirs['tok_s']:.2f} times the tokens of "
-        )
-        answer += f"{theirs['impl']}, the fastest library measured beside it"
-        others = ablation.peers(rows, lab.store, lab.peers)
-        others = others[(others.origin == "published") & (others.format == "fp16")].sort_values("tok_s")
-        if len(others) and (fast := others.iloc[-1]).tok_s > theirs["tok_s"]:
-            answer += f", and {ours['tok_s'] / fast.tok_s:.2f} times the published rate of {fast['name']}"
-        answer += "."
+        answer += f"Bytes are not the whole of a token's time: **its {left.phases} *phases*, pieces of work "
+        answer += f"that run one after the other, cost {left.each:.1f} µs each beside their bytes.**"
     answer = answer.strip()
     fair = [(row["impl"], row["format"]) for row in pair or ()]  # what the answer compares, not on the ladder
     keys += [key for key in fair if key not in keys and key in timed.index]
@@ -186,9 +166,11 @@ _ALLOWED = (
 
 
 def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> None:
-    """Show our rate beside the library's and llama.cpp's, a column a format, a table a model, and how many
-    times the fastest of the others ours is.
+    """Say how many times the rates of others with the same weights ours is, and show the rates, a column a
+    format, a table a model.
     """
+    if said := _same_weights(rows, lab, published):
+        display.say(said)
     pairs = {"fp16": "fp16", "q8_0": "q8_0", "int4_g128": "q4_0"}
     for name in (decode.MODEL, decode.LARGE):
         found = ablation.peers(rows, lab.store, published, name)
@@ -212,6 +194,22 @@ def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> None:
         heads = {"who": "tok/s"} | {f: _COLUMNS[f] for f in pairs if f in table}
         caption = f"{name}, one sequence, {gpu}"
         display.table(table.fillna(""), heads, {}, caption, folded=name != decode.MODEL)
+
+
+def _same_weights(rows: Rows, lab: Lab, published: Store) -> str:
+    """How many times the tokens of the fastest library measured beside it, and of the fastest published rate
+    where that is higher, our fastest kernel makes in FP16; empty where no library was measured.
+    """
+    if (pair := way.same_weights(lab.store)) is None:
+        return ""
+    theirs, ours = pair
+    said = f"In FP16 our fastest kernel makes {ours['tok_s'] / theirs['tok_s']:.2f} times the tokens of "
+    said += f"`{theirs['impl']}`, the fastest library measured beside it"
+    others = ablation.peers(rows, lab.store, published)
+    others = others[(others.origin == "published") & (others.format == "fp16")].sort_values("tok_s")
+    if len(others) and (fast := others.iloc[-1]).tok_s > theirs["tok_s"]:
+        said += f", and {ours['tok_s'] / fast.tok_s:.2f} times the published rate of {fast['name']}"
+    return f"{said}."
 
 
 _TIMES = "ours ÷ the fastest of the others"

@@ -25,6 +25,7 @@ from rooflab.pages.lesson_08_phases import what_is_left as what_is_left
 from rooflab.pages.lesson_08_predictions import cheaper_though_dearer as cheaper_though_dearer
 from rooflab.pages.lesson_08_predictions import measured as measured
 from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
+from rooflab.pages.lesson_08_predictions import predictions_in_all as predictions_in_all
 from rooflab.pages.lesson_08_predictions import worked_launches as worked_launches
 from rooflab.pages.lesson_08_predictions import worked_overlap as worked_overlap
 from rooflab.pages.lesson_08_predictions import worked_prediction as worked_prediction
@@ -142,8 +143,8 @@ def logit_errors(here: Rows) -> None:
         for format, names in theirs
     )
     display.say(
-        f"**All {len(timed)} of ours passed**, each way counted once a format"
-        + (f", and beside them {others}" if others else "")
+        f"**All {len(timed)} of ours passed**: {_counted_by_format(timed)}"
+        + (f". Beside them passed {others}" if others else "")
         + ". No logit of the rungs, the kernels that this page builds, is further from float64 than "
         f"{here[here.impl.isin(decode.RUNGS)].error.max():.3f}."
     )
@@ -155,6 +156,17 @@ def logit_errors(here: Rows) -> None:
     )
     parts = [_ALLOWED, table]
     display.fold_parts("What is allowed, and the largest errors", parts)
+
+
+def _counted_by_format(timed: Rows) -> str:
+    """How many ways were judged in each format with its usual output head, and how many with another."""
+    usual = timed[timed.usual].groupby("weights_as", sort=False).size()
+    words = [f"{count} in {name}" for name, count in usual.items()]
+    if len(usual) > 1 and usual.nunique() == 1:
+        words = [f"{usual.iloc[0]} steps in each of {len(usual)} formats"]
+    if other := int((~timed.usual.astype(bool)).sum()):
+        words.append(f"{other} with another output head")
+    return listed(words)
 
 
 _ALLOWED = (
@@ -356,7 +368,12 @@ def takeaway(climbs: dict[str, Any], here: Rows, gpu: str, roof: Any) -> None:
     mine = here[here.usual & here.impl.isin(decode.RUNGS)].dropna(subset="median_us")
     level = mine[mine.median_us <= LEVEL * mine.median_us.min()]
     one = beside_bytes(level, roof.value).sort_values("bytes").iloc[0]
-    rates = ", ".join(f"{row.weights_as} {row.tok_s:,.0f}" for row in tops.itertuples())
+    rates = "; ".join(f"{_with_head(row)} {row.tok_s:,.0f}" for row in tops.itertuples())
+    heads = here[~here.usual.astype(bool) & here.impl.isin(decode.RUNGS)].dropna(subset="tok_s")
+    heads = heads.sort_values("tok_s").tail(1)
+    rates += "".join(
+        f"; {row.weights_as} {row.tok_s:,.0f}" for row in heads[heads.tok_s > tops.tok_s.max()].itertuples()
+    )
     since = f" transformers' eager calls make {_few(eager)} in FP16." if eager > 0 else ""
     tied = [ablation.FORMATS[row.format] for row in level_formats(climbs) or ()]
     lines = [
@@ -371,6 +388,12 @@ def takeaway(climbs: dict[str, Any], here: Rows, gpu: str, roof: Any) -> None:
         + (f" {listed(tied)}, each with its usual output head, are level here." if tied else ""),
     ]
     display.say("\n".join(filter(None, lines)))
+
+
+def _with_head(row: Any) -> str:
+    """A row's weights, and its output head where that has another format."""
+    head = decode.FORMATS[row.format]
+    return row.weights_as + (f", {ablation.FORMATS[head]} head" if head != row.format else "")
 
 
 def explore(rows: Rows, gpu: str, last: str, lab: Lab) -> Any:

@@ -357,13 +357,17 @@ def test_why_a_phase_costs_more_in_small_formats_is_said_with_the_rows_against_i
     climbs, roof, clocks = lesson_08_ladder.climbed(rows), h200.roof["dram_read"], lesson_08_clock.taken(h200)
     small = rows[(rows["model"] == decode.MODEL) & rows["usual"]]
     one = {key: clocks[key[0], "int4_g128"] for key in clocks if key[1] == "int4_g128"}
-    for found, by in ((rows, clocks), (rows, one), (small, clocks)):
+    launched = small.assign(
+        median_us=small["median_us"].where(small["impl"] != "2_pdl", small["bytes"] / 1e7)
+    )
+    for found, by in ((rows, clocks), (rows, one), (small, clocks), (launched, clocks)):
         lesson_08_phases.what_is_left(found, climbs, roof, "G", by)
-    whole, unclocked, bare = texts[1::2]
+    whole, unclocked, bare, early = texts[1::2]
     assert "on products in FP16, though its bytes take" in whole and "By the clock" not in unclocked
     assert re.search(r"\n- Q8_0 with an output head in FP16 has more bytes .* in place of 1\.\d\d\.\n", whole)
     assert re.search(rf"\n- A phase of {decode.LARGE} has about 4 times the bytes", whole)
     assert "This is a hypothesis." in bare and decode.LARGE not in bare
+    assert "copies fill waits" not in early, "a rung before the persistent one copies nothing while it waits"
 
 
 def test_predictions_that_missed_are_counted_in_the_open(rows, monkeypatch):

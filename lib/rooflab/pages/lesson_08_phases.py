@@ -56,7 +56,8 @@ def what_is_left(rows: Rows, climbs: dict[str, Any], roof: Any, gpu: str, clocks
     )
     diagram.beside_bytes(chosen).show()
     by_format, rises = _by_format(chosen, best)
-    why = _why(rows, best, roof.value, clocks) if rises else ""
+    later = decode.RUNGS.index(best) > decode.RUNGS.index(_FIRST)  # it copies while it waits
+    why = _why(rows, best, roof.value, clocks) if rises and later else ""
     level_ones = " ".join(filter(None, (_level(climbs), _equal_heads(here, climbs, roof.value))))
     display.say("\n\n".join(filter(None, (" ".join(filter(None, (by_format, why))), level_ones))))
 

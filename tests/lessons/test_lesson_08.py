@@ -274,13 +274,6 @@ def test_the_law_says_why_its_cost_is_not_one_number_only_where_it_is_not(h200, 
         lesson_08_law.law_fitted(h200, found, h200.roof["dram_read"], "G")
     assert "not one number" in texts[0] and "The fewer bytes a phase has" in texts[0]
     assert "bytes count one way within a model" in texts[0] and "\n\nNot explained: " in texts[0]
-    assert "That fits a wait" in texts[0]
-    clocks = lesson_08_clock.taken(h200)
-    lesson_08_law.law_fitted(h200, rows, h200.roof["dram_read"], "G", clocks)
-    assert "on products in FP16, though its bytes take" in texts[2] and "That fits a wait" not in texts[2]
-    clocks = {key: clocks[key[0], "int4_g128"] for key in clocks if key[1] == "int4_g128"}
-    lesson_08_law.law_fitted(h200, rows, h200.roof["dram_read"], "G", clocks)
-    assert texts[3] == texts[0]
     assert "about one number" in texts[1] and "What the rows say" not in texts[1]
     assert "opposite" not in texts[1] and "Not explained" not in texts[1]
 
@@ -328,7 +321,7 @@ def test_what_is_left_follows_the_rows(h200, rows, monkeypatch):
         climbs = lesson_08_ladder.climbed(found)
         here = found[(found["model"] == decode.MODEL) & (found["batch"] == 1)]
         here = here[here["seq"] == decode.PROMPT]
-        lesson_08_phases.what_is_left(here, climbs, roof, "G")
+        lesson_08_phases.what_is_left(here, climbs, roof, "G", {})
         lesson_08_steps.losses(climbs, "int4_g128", found, {})
         lesson_08_ladder.larger_model(found, h200)
     assert "A token's 141 phases" in texts[0] and "a phase costs about as much in every format" in texts[1]
@@ -357,10 +350,41 @@ def test_what_is_left_follows_the_rows(h200, rows, monkeypatch):
         diagram.beside_bytes(rows.iloc[:0])
 
 
+def test_why_a_phase_costs_more_in_small_formats_is_said_with_the_rows_against_it(h200, rows, monkeypatch):
+    texts = []
+    monkeypatch.setattr(lesson_08_phases.display, "say", texts.append)
+    monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: None)
+    climbs, roof, clocks = lesson_08_ladder.climbed(rows), h200.roof["dram_read"], lesson_08_clock.taken(h200)
+    small = rows[(rows["model"] == decode.MODEL) & rows["usual"]]
+    one = {key: clocks[key[0], "int4_g128"] for key in clocks if key[1] == "int4_g128"}
+    launched = small.assign(
+        median_us=small["median_us"].where(small["impl"] != "2_pdl", small["bytes"] / 1e7)
+    )
+    for found, by in ((rows, clocks), (rows, one), (small, clocks), (launched, clocks)):
+        lesson_08_phases.what_is_left(found, climbs, roof, "G", by)
+    whole, unclocked, bare, early = texts[1::2]
+    assert "on products in FP16, though its bytes take" in whole and "By the clock" not in unclocked
+    assert re.search(r"\n- Q8_0 with an output head in FP16 has more bytes .* in place of 1\.\d\d\.\n", whole)
+    assert re.search(rf"\n- A phase of {decode.LARGE} has about 4 times the bytes", whole)
+    assert "This is a hypothesis." in bare and decode.LARGE not in bare
+    assert "copies fill waits" not in early, "a rung before the persistent one copies nothing while it waits"
+
+
+def test_predictions_that_missed_are_counted_in_the_open(rows, monkeypatch):
+    texts = []
+    monkeypatch.setattr(lesson_08_predictions.display, "say", texts.append)
+    climbs = lesson_08_ladder.climbed(rows)
+    lesson_08_predictions.predictions_in_all(climbs, "int4_g128")
+    right = {each: climb.assign(off=1.0) for each, climb in climbs.items()}
+    lesson_08_predictions.predictions_in_all(right, "int4_g128")
+    assert texts[0].startswith("**2 of 4 predictions in INT4 missed by more than 25%.**")
+    assert texts[1].startswith("**None of 4 predictions in INT4 missed")
+
+
 @pytest.mark.parametrize(
     ("factor", "said"),
     [
-        (1.0, r"equal output heads, in FP16, .* it makes 1\.\d\d times .*, for the same reason\.$"),
+        (1.0, r"equal output heads, in FP16, .* it makes 1\.\d\d times .* in place of 1\.\d\d\.$"),
         (0.8, r"save \d+ µs at the read roof and no time: beside them a phase costs"),
         (1.2, r"fewer bytes\.\*\*$"),
     ],
@@ -372,7 +396,7 @@ def test_equal_heads_say_where_the_fewer_bytes_go(h200, rows, monkeypatch, facto
     here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT)]
     other = (here.format == "q8_0") & (here["head"] == "fp16")
     changed = here.assign(median_us=here.median_us * (1 + (factor - 1) * other))
-    lesson_08_phases.what_is_left(changed, lesson_08_ladder.climbed(rows), h200.roof["dram_read"], "G")
+    lesson_08_phases.what_is_left(changed, lesson_08_ladder.climbed(rows), h200.roof["dram_read"], "G", {})
     assert re.search(said, texts[1]), texts[1]
 
 
@@ -417,6 +441,8 @@ def test_a_step_is_said_with_its_gain_and_the_first_with_the_launches_it_saves(h
     assert "1.29 times in FP16" in texts[0]
     lesson_08_steps.rungs(climbs, "fp16")
     assert tables[0]["tok_s"].notna().all()
+    aside = tables[0][tables[0]["says"].str.endswith(" In the appendix.")]
+    assert aside["rung"].tolist() == ["4_tma", "8_tensor_attention"]
     assert tables[0]["rung"].tolist() == list(decode.RUNGS) and tables[0]["gain"].notna().all()
     lesson_08_steps.fused(climbs)
     assert "50 launches by products, 5 by" in texts[1] and "its launches take the time" in texts[2]
@@ -427,7 +453,8 @@ def test_a_step_is_said_with_its_gain_and_the_first_with_the_launches_it_saves(h
     assert whole.startswith("**From `3_persistent` to `7_split_k`: ") and "around a barrier" in idle
     assert "is 3, 6, 7 in FP16 and Q8_0; 3, 7 in INT4. In INT4 rung 7 is built on rung 5's code" in whole
     assert re.search(r"Level with rung 3|times the speed of rung 3 in FP16", held)
-    assert ring == "**1.13 times the speed of rung 3 in FP16**."
+    assert ring == "**1.13 times the speed of rung 3 in FP16**. In INT4 it loses: 0.92 times."
+    assert "In INT4 it brings nothing: " in held and "Q8_0" not in held + ring
     assert "4 of 7 in FP16" in more and lesson_08_timeline.hardly_deferred() == ["int4_g128"]
     assert "the speed of rung 5 in INT4" in cut and "96 of 132 SMs have work" in cut
     assert drawn == "Who has work in the output product"

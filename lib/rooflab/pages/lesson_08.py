@@ -25,13 +25,14 @@ from rooflab.pages.lesson_08_phases import what_is_left as what_is_left
 from rooflab.pages.lesson_08_predictions import cheaper_though_dearer as cheaper_though_dearer
 from rooflab.pages.lesson_08_predictions import measured as measured
 from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
+from rooflab.pages.lesson_08_predictions import predictions_in_all as predictions_in_all
 from rooflab.pages.lesson_08_predictions import worked_launches as worked_launches
 from rooflab.pages.lesson_08_predictions import worked_overlap as worked_overlap
 from rooflab.pages.lesson_08_predictions import worked_prediction as worked_prediction
 from rooflab.records.store import Store
 from rooflab.studies import decode
 from rooflab.view import diagram, display, explorer, plot
-from rooflab.words import counted, listed, times
+from rooflab.words import counted, listed
 
 
 def opening(lab: Lab, cases: list[Any]) -> Opening:
@@ -49,38 +50,18 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     steps = timed.loc[keys].reset_index()
     first, best = steps.iloc[0], steps.sort_values("tok_s").iloc[-1]
     pair = way.same_weights(lab.store)
-    answer, subject = f"{first.impl} makes {_few(first.tok_s)} tokens a second of {decode.MODEL}", best.impl
-    answer += f" on the {gpu}"
-    if pair is not None and first.format == "fp16" != best.format:
-        answer += f"; our fastest kernel makes {pair[1]['tok_s']:,.0f} on the same FP16 weights"
-        subject = "it" if best.impl == pair[1]["impl"] else subject
+    answer = f"{first.impl} makes {_few(first.tok_s)} tokens a second of {decode.MODEL} on the {gpu}"
+    ours = pair[1] if pair is not None and first.format == "fp16" != best.format else None
+    if ours is not None:
+        answer += f"; our fastest kernel makes {ours['tok_s']:,.0f} on the same FP16 weights"
     if best.name != first.name:
-        head = decode.FORMATS[best.format]
-        apart = f" and an {ablation.FORMATS[head]} head" if head != best.format else ""
-        answer += f"; with {ablation.FORMATS[best.format]} weights{apart} {subject} makes {best.tok_s:,.0f}"
-    answer += f", {best.roof_fraction:.0%} of what memory's rate allows. "
-    if (tied := level_formats(climbed(rows))) and tied[0].format == best.format:
-        answer += (
-            f"{ablation.FORMATS[tied[1].format]} weights have {times(tied[1].bytes / best.bytes)} times "
-        )
-        answer += "the bytes, and are no slower. "
+        subject = " and" if ours is not None and ours["impl"] == best.impl else f"; {best.impl} makes"
+        answer += f"{subject} {best.tok_s:,.0f} with {ablation.FORMATS[best.format]} weights"
+    answer += ". "
     left = beside_bytes(steps, lab.roof["dram_read"].value).loc[best.name]
     if left.each > 0:
-        answer += (
-            f"Bytes are not the whole of a token's time: **{left.phases} *phases*, pieces of work that run "
-        )
-        answer += f"one after the other, cost {left.each:.1f} µs each beside their bytes.** "
-    if pair is not None:
-        theirs, ours = pair
-        answer += (
-            f"In FP16 our fastest kernel makes {ours['tok_s'] / theirs['tok_s']:.2f} times the tokens of "
-        )
-        answer += f"{theirs['impl']}, the fastest library measured beside it"
-        others = ablation.peers(rows, lab.store, lab.peers)
-        others = others[(others.origin == "published") & (others.format == "fp16")].sort_values("tok_s")
-        if len(others) and (fast := others.iloc[-1]).tok_s > theirs["tok_s"]:
-            answer += f", and {ours['tok_s'] / fast.tok_s:.2f} times the published rate of {fast['name']}"
-        answer += "."
+        answer += f"Bytes are not the whole of a token's time: **its {left.phases} *phases*, pieces of work "
+        answer += f"that run one after the other, cost {left.each:.1f} µs each beside their bytes.**"
     answer = answer.strip()
     fair = [(row["impl"], row["format"]) for row in pair or ()]  # what the answer compares, not on the ladder
     keys += [key for key in fair if key not in keys and key in timed.index]
@@ -162,8 +143,8 @@ def logit_errors(here: Rows) -> None:
         for format, names in theirs
     )
     display.say(
-        f"**All {len(timed)} of ours passed**, each way counted once a format"
-        + (f", and beside them {others}" if others else "")
+        f"**All {len(timed)} of ours passed**: {_counted_by_format(timed)}"
+        + (f". Beside them passed {others}" if others else "")
         + ". No logit of the rungs, the kernels that this page builds, is further from float64 than "
         f"{here[here.impl.isin(decode.RUNGS)].error.max():.3f}."
     )
@@ -177,6 +158,17 @@ def logit_errors(here: Rows) -> None:
     display.fold_parts("What is allowed, and the largest errors", parts)
 
 
+def _counted_by_format(timed: Rows) -> str:
+    """How many ways were judged in each format with its usual output head, and how many with another."""
+    usual = timed[timed.usual].groupby("weights_as", sort=False).size()
+    words = [f"{count} in {name}" for name, count in usual.items()]
+    if len(usual) > 1 and usual.nunique() == 1:
+        words = [f"{usual.iloc[0]} steps in each of {len(usual)} formats"]
+    if other := int((~timed.usual.astype(bool)).sum()):
+        words.append(f"{other} with another output head")
+    return listed(words)
+
+
 _ALLOWED = (
     "Each way wrote its own text, so what it is allowed is its own, too: twice the error that a baseline in "
     "FP16 makes after the same tokens. `products` in Q8_0 rounds what it multiplies to eight bits, and so "
@@ -186,9 +178,11 @@ _ALLOWED = (
 
 
 def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> None:
-    """Show our rate beside the library's and llama.cpp's, a column a format, a table a model, and how many
-    times the fastest of the others ours is.
+    """Say how many times the rates of others with the same weights ours is, and show the rates, a column a
+    format, a table a model.
     """
+    if said := _same_weights(rows, lab, published):
+        display.say(said)
     pairs = {"fp16": "fp16", "q8_0": "q8_0", "int4_g128": "q4_0"}
     for name in (decode.MODEL, decode.LARGE):
         found = ablation.peers(rows, lab.store, published, name)
@@ -212,6 +206,22 @@ def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> None:
         heads = {"who": "tok/s"} | {f: _COLUMNS[f] for f in pairs if f in table}
         caption = f"{name}, one sequence, {gpu}"
         display.table(table.fillna(""), heads, {}, caption, folded=name != decode.MODEL)
+
+
+def _same_weights(rows: Rows, lab: Lab, published: Store) -> str:
+    """How many times the tokens of the fastest library measured beside it, and of the fastest published rate
+    where that is higher, our fastest kernel makes in FP16; empty where no library was measured.
+    """
+    if (pair := way.same_weights(lab.store)) is None:
+        return ""
+    theirs, ours = pair
+    said = f"In FP16 our fastest kernel makes {ours['tok_s'] / theirs['tok_s']:.2f} times the tokens of "
+    said += f"`{theirs['impl']}`, the fastest library measured beside it"
+    others = ablation.peers(rows, lab.store, published)
+    others = others[(others.origin == "published") & (others.format == "fp16")].sort_values("tok_s")
+    if len(others) and (fast := others.iloc[-1]).tok_s > theirs["tok_s"]:
+        said += f", and {ours['tok_s'] / fast.tok_s:.2f} times the published rate of {fast['name']}"
+    return f"{said}."
 
 
 _TIMES = "ours ÷ the fastest of the others"
@@ -358,7 +368,12 @@ def takeaway(climbs: dict[str, Any], here: Rows, gpu: str, roof: Any) -> None:
     mine = here[here.usual & here.impl.isin(decode.RUNGS)].dropna(subset="median_us")
     level = mine[mine.median_us <= LEVEL * mine.median_us.min()]
     one = beside_bytes(level, roof.value).sort_values("bytes").iloc[0]
-    rates = ", ".join(f"{row.weights_as} {row.tok_s:,.0f}" for row in tops.itertuples())
+    rates = "; ".join(f"{_with_head(row)} {row.tok_s:,.0f}" for row in tops.itertuples())
+    heads = here[~here.usual.astype(bool) & here.impl.isin(decode.RUNGS)].dropna(subset="tok_s")
+    heads = heads.sort_values("tok_s").tail(1)
+    rates += "".join(
+        f"; {row.weights_as} {row.tok_s:,.0f}" for row in heads[heads.tok_s > tops.tok_s.max()].itertuples()
+    )
     since = f" transformers' eager calls make {_few(eager)} in FP16." if eager > 0 else ""
     tied = [ablation.FORMATS[row.format] for row in level_formats(climbs) or ()]
     lines = [
@@ -373,6 +388,12 @@ def takeaway(climbs: dict[str, Any], here: Rows, gpu: str, roof: Any) -> None:
         + (f" {listed(tied)}, each with its usual output head, are level here." if tied else ""),
     ]
     display.say("\n".join(filter(None, lines)))
+
+
+def _with_head(row: Any) -> str:
+    """A row's weights, and its output head where that has another format."""
+    head = decode.FORMATS[row.format]
+    return row.weights_as + (f", {ablation.FORMATS[head]} head" if head != row.format else "")
 
 
 def explore(rows: Rows, gpu: str, last: str, lab: Lab) -> Any:

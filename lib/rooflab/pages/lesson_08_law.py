@@ -7,19 +7,16 @@ from typing import Any
 
 from rooflab.analysis import ablation
 from rooflab.lab import Lab
-from rooflab.numerics import model_shapes
 from rooflab.pages import Rows
-from rooflab.pages.lesson_08_clock import Clocks
 from rooflab.studies import decode
 from rooflab.view import diagram, display
-from rooflab.view.diagram import by_block
 from rooflab.words import listed
 
-_EVEN, _UNEVEN = 1.1, 1.3  # largest cost of a phase over the smallest: hardly depends on the format, does
+_UNEVEN = 1.3  # largest cost of a phase over the smallest: it is not one number
 _ALIKE = 1.15  # larger bytes of a phase over the smaller: about the same
 
 
-def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str, clocks: Clocks | None = None) -> str:
+def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> str:
     """Show, folded, what a phase costs in every format and model beside the law's one cost, and say how far
     the law is off; the rung.
     """
@@ -52,7 +49,7 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str, clocks: Clocks | None 
         text += "**the cost is not one number.**" if uneven else "about one number."
     text += f" The law's error is {table.off.abs().median():.0f}% at the median and "
     text += f"{table.off.abs().max():.0f}% at most. A bar is a row's own cost, the dashed line the law's."
-    why = [each for each in (_by_format(table, rows, rate, last, clocks or {}), _by_model(table)) if each]
+    why = [each for each in (_by_format(table), _by_model(table)) if each]
     parts: list[Any] = [text, diagram.phase_costs(table, fixed).html()]
     if uneven and why and table.each.min() > 0:
         head = "What the rows say of why"
@@ -63,10 +60,8 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str, clocks: Clocks | None 
     return last
 
 
-def _by_format(table: Rows, rows: Rows, rate: float, last: str, clocks: Clocks) -> str:
-    """Whether a phase costs the more the fewer bytes it has, in one model, and whether it did so in
-    3_persistent, which asks for no weights while its blocks wait.
-    """
+def _by_format(table: Rows) -> str:
+    """Whether a phase costs the more the fewer bytes it has, in one model."""
     mine = table[(table.model == decode.MODEL) & table.usual].sort_values("bytes")
     if len(mine) < 2 or not all(a > b for a, b in pairwise(mine.each)):
         return ""
@@ -75,38 +70,7 @@ def _by_format(table: Rows, rows: Rows, rate: float, last: str, clocks: Clocks) 
     every = table[table.model == decode.MODEL].sort_values("bytes")
     if len(every) > len(mine) and not all(a > b for a, b in pairwise(every.each)):
         text += " With other heads this order does not hold."
-    phases = ablation.phases_of(decode.MODEL)
-    here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
-    here = here[(here.impl == "3_persistent") & here.format.isin(mine.format)]
-    before = (here.median_us - here.bytes / rate / 1e3) / phases
-    if last == "3_persistent" or len(before) < len(mine) or before.max() >= _EVEN * before.min():
-        return text
-    return text + (
-        f" In `3_persistent`, whose full rings ask for no weights at a barrier, it is {before.min():.2f} to "
-        f"{before.max():.2f} µs in all of them. "
-        + (_copied_in_waits(clocks, last, rate) or "That fits a wait which later rungs fill with copies.")
-    )
-
-
-def _copied_in_waits(clocks: Clocks, last: str, rate: float) -> str:
-    """By the clock inside the kernel, that more is copied outside products where a layer has more bytes;
-    empty where two formats were not clocked or do not show it.
-    """
-    found = []
-    for name, format in clocks:
-        if name == last:
-            bytes_ = ablation.phase_bytes(decode.MODEL, format, decode.FORMATS[format], decode.PROMPT)
-            body = sum(value for phase, value in bytes_.items() if phase != "head")
-            body_us = body / model_shapes.get(decode.MODEL).layers / rate / 1e3
-            found.append((body_us, by_block.sums(clocks[name, format])[1], ablation.FORMATS[format]))
-    few, many = min(found, default=()), max(found, default=())
-    if len(found) < 2 or many[0] - many[1] <= max(0.1 * many[0], few[0] - few[1]):
-        return ""
-    return (
-        f"Later rungs fill this wait with copies. By the clock `{last}` spends {many[1]:.1f} µs of a layer "
-        f"on products in {many[2]}, though its bytes take {many[0]:.1f}: the others come while it waits. In "
-        f"{few[2]} products take {few[1]:.1f} µs and the bytes {few[0]:.1f}: less to fill a wait with."
-    )
+    return text
 
 
 def _by_model(table: Rows) -> str:

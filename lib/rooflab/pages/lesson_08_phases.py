@@ -10,14 +10,16 @@ from typing import Any
 from rooflab.analysis import ablation
 from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
-from rooflab.pages import Rows
+from rooflab.numerics import model_shapes
+from rooflab.pages import Rows, lesson_08_timeline
+from rooflab.pages.lesson_08_clock import Clocks
 from rooflab.pages.lesson_08_ladder import level_formats
 from rooflab.studies import decode
 from rooflab.view import diagram, display, models
+from rooflab.view.diagram import by_block
 from rooflab.words import listed
 
 _FIRST = "3_persistent"  # the rung that the fastest is compared with
-_FILLED = "copies of the next weights fill the waits, and small weights fill less of them"
 _EVEN = 1.1  # largest cost of a phase over the smallest: hardly depends on the format
 
 
@@ -29,10 +31,12 @@ def beside_bytes(here: Rows, roof: float) -> Rows:
     return here.assign(bytes_us=bytes_us, phases=phases, each=(here.median_us - bytes_us) / phases)
 
 
-def what_is_left(here: Rows, climbs: dict[str, Any], roof: Any, gpu: str) -> None:
+def what_is_left(rows: Rows, climbs: dict[str, Any], roof: Any, gpu: str, clocks: Clocks) -> None:
     """Say what a token of the fastest way spends beside its bytes, draw it beside an earlier rung in every
-    format, and say which formats are level though one has fewer bytes.
+    format, and say why a phase's cost depends on the format, and which formats are level though one has
+    fewer bytes.
     """
+    here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT)]
     mine = here[here.usual & here.impl.isin(decode.RUNGS)].dropna(subset="median_us")
     best = mine.sort_values("median_us").impl.iloc[0]
     order = [f for f in ablation.FORMATS if f in set(mine.format)]
@@ -51,27 +55,105 @@ def what_is_left(here: Rows, climbs: dict[str, Any], roof: Any, gpu: str) -> Non
         f"takes beside its bytes at the read roof, {roof.value:,.0f} GB/s."
     )
     diagram.beside_bytes(chosen).show()
-    by_format, equal = _by_format(chosen, best), _equal_heads(here, climbs, roof.value)
-    if equal:
-        equal += ", for the same reason." if _FILLED in by_format else "."
-    display.say(" ".join(filter(None, (by_format, _level(climbs), equal))))
+    by_format, rises = _by_format(chosen, best)
+    later = decode.RUNGS.index(best) > decode.RUNGS.index(_FIRST)  # it copies while it waits
+    why = _why(rows, best, roof.value, clocks) if rises and later else ""
+    level_ones = " ".join(filter(None, (_level(climbs), _equal_heads(here, climbs, roof.value))))
+    display.say("\n\n".join(filter(None, (" ".join(filter(None, (by_format, why))), level_ones))))
 
 
-def _by_format(chosen: Rows, best: str) -> str:
-    """How what a phase costs depends on the format, in the earlier rung and in the fastest."""
+def _by_format(chosen: Rows, best: str) -> tuple[str, bool]:
+    """How what a phase costs depends on the format, in the earlier rung and in the fastest; and whether in
+    the fastest it is the more the fewer bytes a token has.
+    """
     before, after = (
         chosen[chosen.impl == name].sort_values("bytes", ascending=False) for name in (_FIRST, best)
     )
-    text = ""
+    text, costs = "", after.each.tolist()
     if len(before) > 1 and 0 < before.each.max() < _EVEN * before.each.min():
-        text = f"In `{_FIRST}` a phase costs about as much in every format. "
-    costs = after.each.tolist()
-    if best != _FIRST and len(costs) > 1 and all(a < b for a, b in pairwise(costs)):
-        text += (
-            f"In `{best}`, on this model with the usual heads, it costs the more the fewer bytes a token "
-            f"has: {_FILLED}."
+        text = (
+            f"In `{_FIRST}` a phase costs about as much in every format: {before.each.min():.2f} to "
+            f"{before.each.max():.2f} µs. "
         )
-    return text.strip()
+    rises = best != _FIRST and len(costs) > 1 and all(a < b for a, b in pairwise(costs))
+    if rises:
+        text += (
+            f"**In `{best}`, on this model with the usual heads, it costs the more the fewer bytes a token "
+            "has.**"
+        )
+    return text.strip(), rises
+
+
+def _why(rows: Rows, best: str, roof: float, clocks: Clocks) -> str:
+    """Why a phase may cost the more the fewer bytes a token has, what the clock says of it, and the rows that
+    it does not explain.
+    """
+    bare = [f for f in lesson_08_timeline.hardly_deferred() if decode.RINGS[f] != "6_producer_warps"]
+    hardly = f" (in {listed(ablation.FORMATS[f] for f in bare)} hardly)" if bare else ""
+    text = (
+        f"The reason may be that copies fill waits. At a barrier of `{_FIRST}` rings are soon full, and no "
+        f"weights are asked for, in any format. Later rungs copy while they wait{hardly}, and smaller "
+        "weights leave less to copy."
+    )
+    if clocked := _copied_in_waits(clocks, best, roof):
+        text += f" {clocked}"
+    against = [each for each in (_other_heads(rows, best, roof), _other_model(rows, best, roof)) if each]
+    if not against:
+        return f"{text} This is a hypothesis."
+    head = "This is a hypothesis, and bytes alone do not order the costs:"
+    return "\n".join([f"{text}\n\n{head}\n", *(f"- {each}" for each in against)])
+
+
+def _copied_in_waits(clocks: Clocks, best: str, roof: float) -> str:
+    """By the clock inside the kernel, that more is copied outside products where a layer has more bytes;
+    empty where two formats were not clocked or do not show it.
+    """
+    found = []
+    for name, format in clocks:
+        if name == best:
+            bytes_ = ablation.phase_bytes(decode.MODEL, format, decode.FORMATS[format], decode.PROMPT)
+            body = sum(value for phase, value in bytes_.items() if phase != "head")
+            body_us = body / model_shapes.get(decode.MODEL).layers / roof / 1e3
+            found.append((body_us, by_block.sums(clocks[name, format])[1], ablation.FORMATS[format]))
+    few, many = min(found, default=()), max(found, default=())
+    if len(found) < 2 or many[0] - many[1] <= max(0.1 * many[0], few[0] - few[1]):
+        return ""
+    return (
+        f"By the clock inside the kernel `{best}` spends {many[1]:.1f} µs of a layer on products in "
+        f"{many[2]}, though its bytes take {many[0]:.1f}: the others come while it waits. In {few[2]} "
+        f"products take {few[1]:.1f} µs and the bytes {few[0]:.1f}."
+    )
+
+
+def _other_heads(rows: Rows, best: str, roof: float) -> str:
+    """A format in which a token with another output head has more bytes, and a phase costs more, too."""
+    here = rows[(rows.model == decode.MODEL) & (rows.impl == best) & (rows.batch == 1)]
+    here = beside_bytes(here[here.seq == decode.PROMPT].dropna(subset="median_us"), roof)
+    for format, mine in here.sort_values("bytes").groupby("format", sort=False):
+        few, many = mine.iloc[0], mine.iloc[-1]
+        if few["head"] != many["head"] and many.each > few.each:
+            return (
+                f"{ablation.FORMATS[format]} with an output head in {ablation.FORMATS[many['head']]} has "
+                f"more bytes than with one in {ablation.FORMATS[few['head']]}, and yet a phase costs more, "
+                f"{many.each:.2f} µs in place of {few.each:.2f}."
+            )
+    return ""
+
+
+def _other_model(rows: Rows, best: str, roof: float) -> str:
+    """That a phase of the larger model has more bytes and costs more in each format that both have."""
+    here = rows[(rows.impl == best) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
+    here = beside_bytes(here.dropna(subset="median_us"), roof)
+    small, large = (here[here.model == name].set_index("format") for name in (decode.MODEL, decode.LARGE))
+    both = [format for format in small.index if format in large.index]
+    costs = large.each[both]
+    if not both or not (costs > small.each[both]).all():
+        return ""
+    more = (large.bytes / large.phases)[both] / (small.bytes / small.phases)[both]
+    return (
+        f"A phase of {decode.LARGE} has about {more.mean():.0f} times the bytes, and yet costs more in each "
+        f"format, {costs.min():.2f} to {costs.max():.2f} µs."
+    )
 
 
 def _level(climbs: dict[str, Any]) -> str:
@@ -88,7 +170,7 @@ def _level(climbs: dict[str, Any]) -> str:
 
 def _equal_heads(here: Rows, climbs: dict[str, Any], roof: float) -> str:
     """How two level formats compare where the larger one has the smaller one's output head, too, and where
-    the time goes that the fewer bytes save; without a full stop.
+    the time goes that the fewer bytes save.
     """
     if (pair := level_formats(climbs)) is None:
         return ""
@@ -105,11 +187,11 @@ def _equal_heads(here: Rows, climbs: dict[str, Any], roof: float) -> str:
     text = f"With equal output heads, in {ablation.FORMATS[head]}, {ablation.FORMATS[small]}'s fewer bytes "
     text += f"save {saved:,.0f} µs at the read roof"
     if gained <= 0:
-        return f"{text} and no time: beside them a phase costs {a.each:.2f} µs in place of {b.each:.2f}"
+        return f"{text} and no time: beside them a phase costs {a.each:.2f} µs in place of {b.each:.2f}."
     return (
         f"{text}, of which a token gains {gained:,.0f}: it makes {b.median_us / a.median_us:.2f} times the "
         f"tokens, not {b.bytes / a.bytes:.2f}. The rest is lost again: beside its bytes a phase costs "
-        f"{a.each:.2f} µs in place of {b.each:.2f}"
+        f"{a.each:.2f} µs in place of {b.each:.2f}."
     )
 
 

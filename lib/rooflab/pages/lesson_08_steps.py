@@ -18,6 +18,7 @@ from rooflab.view import diagram, display
 from rooflab.words import counted, listed
 
 _FUSED, _RING = "1_kernel_per_phase", "6_producer_warps"
+_ASIDE = ("4_tma", "8_tensor_attention")  # their sections are in the appendix
 _FIRST, _HELD, _LAST = "3_persistent", "5_prefetch_at_barrier", "7_split_k"
 # What a rung changes, in a reader's words; of one that this lacks, its idea.
 _CHANGES = {
@@ -45,10 +46,11 @@ def rungs(climbs: dict[str, Any], format: str) -> None:
     if len(climb):
         for name in ("tok_s", "gain"):
             table[name] = table["rung"].map(climb.set_index("impl")[name])
-        table.loc[table["gain"] < 1 / crossover.LEVEL, "says"] += " Loses here (appendix)."
+        table.loc[table["gain"] < 1 / crossover.LEVEL, "says"] += " Loses here."
         heads |= {"tok_s": "tok/s", "gain": "×"}
         caption += f" in {ablation.FORMATS[format]}; ×: the speed of the step that it builds on, of which "
         caption += f"{1 / crossover.LEVEL:.2f} to {crossover.LEVEL:.2f} is level"
+    table.loc[table["rung"].isin(_ASIDE), "says"] += " In the appendix."
     display.table(table, heads, {"tok_s": "{:,.0f}", "gain": "{:.2f}"}, caption)
 
 
@@ -101,19 +103,28 @@ def _code(below: str) -> str:
 
 
 def at_the_barrier(climbs: dict[str, Any]) -> None:
-    """Draw what memory does around a barrier; say what rung 5 gains in FP16, where slots are left for it."""
+    """Draw what memory does around a barrier; say what rung 5 gains in FP16, where slots are left for it, and
+    where it gains nothing.
+    """
     lesson_08_timeline.barrier_drawn().show()
     _one_format(climbs, _HELD)
 
 
 def producers(climbs: dict[str, Any]) -> None:
-    """Say what rung 6 gains in FP16."""
+    """Say what rung 6 gains in FP16, and where it gains nothing."""
     _one_format(climbs, _RING)
 
 
 def _one_format(climbs: dict[str, Any], name: str) -> None:
     here = next((each for each in ("fp16", *climbs) if len(climbs[each])), "fp16")
-    step({here: climbs[here]}, here, name)
+    words = [_gains({here: climbs[here]}, here, name)]
+    for format, climb in climbs.items():
+        gain = climb.set_index("impl").gain.get(name, float("nan")) if len(climb) else float("nan")
+        if format != here and (_level(gain) or gain < 1):
+            brings = "brings nothing" if _level(gain) else "loses"
+            words.append(f"In {ablation.FORMATS[format]} it {brings}: {gain:.2f} times.")
+    if said := " ".join(filter(None, words)):
+        display.say(said)
 
 
 def divided_along_k(climbs: dict[str, Any], lab: Lab, format: str, clocks: Clocks) -> None:

@@ -497,7 +497,7 @@ def test_06b_says_whether_all_measurements_have_the_same_winner(h200, rows, monk
     slow = power[power["state"] == "burst"]
     monkeypatch.setattr(lesson_06b_peers.display, "power_rows", lambda *_: slow)
     told = lesson_06b_peers.again(h200, own, peer)
-    assert "times after a rest" in told and "on and on" not in told
+    assert "in the same way" in told and "on and on" not in told
     assert "With 16,384 a second measurement" in lesson_06b_peers.again_in_short(h200, rows.reset_index())
 
 

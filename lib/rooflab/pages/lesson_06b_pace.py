@@ -119,7 +119,10 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
         display.fold_parts("How the lengths are found", parts)
         return
     text = f"**Test**: with {_TOKENS:,} tokens the drawing's tensor cores are busy {found.drawn:.0f}% of the "
-    text += f"time (of its four tiles' {_busy(takes, 4):.0f}%: start and end weigh more). Measured: "
+    text += (
+        f"time (in the four tiles drawn {_busy(takes, 4):.0f}%: of few, start and end are a larger part). "
+    )
+    text += "Measured: "
     text += f"{found.rung['tflop_s']:,.0f} TFLOP/s, {found.got:.0f}% of the roof. "
     if found.drawn >= _FAR * found.got:
         text += "What takes the rest is not known, nor what the "
@@ -393,7 +396,7 @@ def gain_of_roles(here: Lab, every: Rows) -> None:
         ("query heads packed; sums rescaled more rarely", "masked products; rescales", "has neither"),
     ]
     names = ("Change", "What it cures", "Tensor cores busy in the model")
-    caption = "Rung 12's changes to rung 10. The model is that of the drawings below, for "
+    caption = "Rung 12's changes to rung 10. The model is that of the drawings above, for "
     caption += f"{_tiles_of(drawn.tokens)} tiles a block"
     display.table(
         pd.DataFrame(rows, columns=list(names)), dict(zip(names, names, strict=True)), None, caption

@@ -19,7 +19,6 @@ from rooflab.pages.lesson_06b_occupancy import worth_of_the_same
 from rooflab.pages.lesson_06b_pace import changed_copies as changed_copies
 from rooflab.pages.lesson_06b_pace import drawing_tested as drawing_tested
 from rooflab.pages.lesson_06b_pace import gain_of_copies as gain_of_copies
-from rooflab.pages.lesson_06b_pace import gain_of_roles as gain_of_roles
 from rooflab.pages.lesson_06b_pace import one_thread_copies as one_thread_copies
 from rooflab.pages.lesson_06b_pace import pace_of_roles as pace_of_roles
 from rooflab.pages.lesson_06b_pace import pace_of_the_drawing as pace_of_the_drawing

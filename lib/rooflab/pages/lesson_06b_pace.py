@@ -379,34 +379,6 @@ def _drawn(here: Lab, every: Rows) -> _Drawn:
     return _Drawn(ten, alone, shared, tokens, best)
 
 
-def gain_of_roles(here: Lab, every: Rows) -> None:
-    """List rung 12's changes, what each cures and what it is worth by the drawings; say, before the rung is
-    explained, which of them its gain comes from.
-    """
-    drawn = _drawn(here, every)
-    ten, own, both = (f"{one[1]:.0%}" for one in (drawn.ten, drawn.alone, drawn.shared))
-    rows = [
-        (
-            "a warpgroup for the scores, two for the outputs",
-            "two waits for each other a tile",
-            "has no waits",
-        ),
-        ("one thread copies; blocks stay", "a warpgroup that only copies", f"{ten} → {own}"),
-        ("two SMs share copies", "copies that take longer than the products", f"{own} → {both}"),
-        ("query heads packed; sums rescaled more rarely", "masked products; rescales", "has neither"),
-    ]
-    names = ("Change", "What it cures", "Tensor cores busy in the model")
-    caption = "Rung 12's changes to rung 10. The model is that of the drawings above, for "
-    caption += f"{_tiles_of(drawn.tokens)} tiles a block"
-    display.table(
-        pd.DataFrame(rows, columns=list(names)), dict(zip(names, names, strict=True)), None, caption
-    )
-    alone, shared = drawn.alone[1] - drawn.ten[1], drawn.shared[1] - drawn.alone[1]
-    if max(alone, shared) >= 0.02 and (shared > 2 * alone or alone > 2 * shared):
-        which = "probably" if shared > alone else "probably not"
-        display.say(f"**So most of the gain is {which} the sharing.**")
-
-
 def roles_tested(here: Lab, every: Rows) -> None:
     """Show the share of time that the drawings of rungs 10 and 12 have tensor cores busy, beside the share of
     the roof that was measured; say what of rung 12 that makes necessary.
@@ -437,7 +409,19 @@ def roles_tested(here: Lab, every: Rows) -> None:
         else:
             text += "with roles and sharing"
         text += f". The model's {drawn.shared[1]:.0%} is a limit; what takes the rest is not known."
-    display.say(text)
+    display.say(text + _owed_to_sharing(drawn, best, _best(every, paired.RUNG)))
+
+
+def _owed_to_sharing(drawn: _Drawn, best: pd.Series, ten: pd.Series | None) -> str:
+    """How much of rung 12's gain over rung 10 the model's limit without sharing leaves to the sharing."""
+    if ten is None or best["roof_fraction"] <= drawn.alone[1]:
+        return ""
+    gain = float(best["roof_fraction"] / ten["roof_fraction"])
+    text = (
+        f" **Of {gain:.2f} times rung 10's speed at least {best['roof_fraction'] / drawn.alone[1]:.2f} are "
+    )
+    text += f"due to the sharing**: with own copies the model stops at {drawn.alone[1]:.0%}. What the other "
+    return text + "changes bring is not separated, and the model has no waits, masks or rescales."
 
 
 def _tiles_of(tokens: int) -> int:

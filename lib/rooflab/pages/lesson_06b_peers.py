@@ -46,11 +46,9 @@ def again(here: Lab, own: Rows, peer: Rows) -> str:
         return ""
     first = float(peer["median_us"]) / float(own["median_us"])
     states = dict(found)
-    text = "Measured again for lesson 00b, "
-    kinds = {"burst": "in the same way", "sustained": "while each runs on and on"}
-    text += listed(
-        [f"{how} it was {states[state]:.2f} times" for state, how in kinds.items() if state in states]
-    )
+    kinds = {"burst": "{:.2f} times", "sustained": "{:.2f} times while each runs on and on"}
+    said = listed(form.format(states[state]) for state, form in kinds.items() if state in states)
+    text = f"A second measurement (lesson 00b) has {said}"
     ratios = [first, *states.values()]
     return text + ". So neither is ahead in every measurement" * (min(ratios) < 1 < max(ratios))
 

@@ -417,11 +417,11 @@ def _owed_to_sharing(drawn: _Drawn, best: pd.Series, ten: pd.Series | None) -> s
     if ten is None or best["roof_fraction"] <= drawn.alone[1]:
         return ""
     gain = float(best["roof_fraction"] / ten["roof_fraction"])
-    text = (
-        f" **Of {gain:.2f} times rung 10's speed at least {best['roof_fraction'] / drawn.alone[1]:.2f} are "
-    )
-    text += f"due to the sharing**: with own copies the model stops at {drawn.alone[1]:.0%}. What the other "
-    return text + "changes bring is not separated, and the model has no waits, masks or rescales."
+    got, alone = float(best["roof_fraction"]), drawn.alone[1]
+    text = f" **Of {gain:.2f} times rung 10's speed the sharing brought at least {got / alone:.2f}** "
+    text += f"({got:.0%} ÷ {alone:.0%}, the model's limit with own copies), if L2 gives no more than was "
+    text += "seen. What the other changes bring is not separated: the model has no waits, masks or rescales."
+    return text
 
 
 def _tiles_of(tokens: int) -> int:

@@ -414,10 +414,12 @@ def roles_tested(here: Lab, every: Rows) -> None:
 
 def _owed_to_sharing(drawn: _Drawn, best: pd.Series, ten: pd.Series | None) -> str:
     """How much of rung 12's gain over rung 10 the model's limit without sharing leaves to the sharing."""
-    if ten is None or best["roof_fraction"] <= drawn.alone[1]:
-        return ""
-    gain = float(best["roof_fraction"] / ten["roof_fraction"])
     got, alone = float(best["roof_fraction"]), drawn.alone[1]
+    if ten is None or not alone < got <= drawn.shared[1]:
+        return ""
+    gain = float(got / ten["roof_fraction"])
+    if gain < got / alone:  # rung 10 passes the model's limit, too
+        return ""
     text = f" **Of {gain:.2f} times rung 10's speed the sharing brought at least {got / alone:.2f}** "
     text += f"({got:.0%} ÷ {alone:.0%}, the model's limit with own copies), if L2 gives no more than was "
     text += "seen. What the other changes bring is not separated: the model has no waits, masks or rescales."

@@ -53,6 +53,7 @@ def code_at(line):
 def counts(seen):
     """The four counters of a watched launch: global memory, atomics apart."""
     rows = seen.requests()
+    assert seen.sectors().tolist() == rows.loc[rows["space"] == "global", "sectors"].tolist()
     rows = rows[(rows["space"] == "global") & ~rows["line"].map(lambda line: fence_alone(code_at(line)))]
     found = {}
     for access in ("load", "store"):

@@ -84,9 +84,7 @@ class Watch:
         """
         events = self.outcome.events
         turn = self._turns(events)
-        how = events["how"] & (WRITE | ATOMIC)  # told in words for a request alone
-        group = _coded(events["pc"], how, events["region"], events["block"], events["thread"] // 32, turn)
-        count = int(group.max(initial=-1)) + 1
+        group, count = _requests(events, turn)
         first = np.zeros(count, np.int64)
         first[group[::-1]] = np.arange(len(group))[::-1]
         rows = self._told(events[first], turn[first]).drop(columns=["address", "bytes", "lane"])
@@ -102,14 +100,27 @@ class Watch:
         rows["bytes"] = accesses.groupby("group")["bytes"].max()
         unit = int(np.gcd.reduce(np.concatenate([accesses["address"], accesses["bytes"]]), initial=0)) or 1
         rows["bytes_used"] = _distinct(accesses, unit, count) * unit
-        skews = {SHARED: 0, **self.outcome.skews}
-        accesses["address"] += pd.Series(events["region"]).map(skews)
+        accesses["address"] += self._skews(events)
         rows["sectors"] = _distinct(accesses, SECTOR, count).where(rows["space"] == "global")
         rows["bytes_moved"] = (rows["sectors"] * SECTOR).where(rows["space"] == "global", rows["bytes_used"])
         passes, needed = _passes(accesses[events["region"] == SHARED], count)
         rows["passes"] = passes.where(rows["space"] == "shared")
         rows["conflicts"] = rows["passes"] - needed
         return rows.drop(columns="place")
+
+    def sectors(self) -> np.ndarray:
+        """Of each request of global memory its sectors, as `requests` has them among much else."""
+        events = self.outcome.events
+        apart = events["region"] != SHARED
+        events, turn = events[apart], self._turns(events)[apart]
+        group, count = _requests(events, turn)
+        places = events["address"].astype(np.int64) + self._skews(events).to_numpy()
+        accesses = pd.DataFrame({"group": group, "address": places, "bytes": events["size"].astype(np.int64)})
+        return _distinct(accesses, SECTOR, count).to_numpy()
+
+    def _skews(self, events: np.ndarray) -> pd.Series:
+        """How far after a multiple of 256 bytes the buffer of each access starts."""
+        return pd.Series(events["region"]).map({SHARED: 0, **self.outcome.skews})
 
     def lines(self) -> pd.DataFrame:
         """One row per line of the source, access and buffer: requests, lanes per request, sectors per
@@ -133,6 +144,13 @@ class Watch:
         sums.insert(6, "sectors_per_request", per_request.where(sums["space"] == "global"))
         sums["efficiency"] = sums["bytes_used"] / sums["bytes_moved"]
         return sums.drop(columns="sectors").rename(columns={"conflicts": "conflicts_per_request"})
+
+
+def _requests(events: np.ndarray, turn: np.ndarray) -> tuple[np.ndarray, int]:
+    """The number of the request that each access is part of, and how many requests there are."""
+    how = events["how"] & (WRITE | ATOMIC)  # told in words for a request alone
+    group = _coded(events["pc"], how, events["region"], events["block"], events["thread"] // 32, turn)
+    return group, int(group.max(initial=-1)) + 1
 
 
 def _coded(*columns: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import pandas as pd
+import numpy as np
 
 from rooflab import ops, simt
 from rooflab.bench import gate
@@ -78,8 +78,7 @@ def _judged(found: Sequence[Subject]) -> Trial:
             if subject.work.budget:
                 worst = max(worst, admitted.error / subject.work.budget)
             if subject is found[-1]:
-                asked = pd.concat([seen.requests() for seen in launches])
-                sectors = asked.loc[asked["space"] == "global", "sectors"].mean()
+                sectors = np.concatenate([seen.sectors() for seen in launches]).mean()
                 counted = f", {sectors:.1f} sectors a request at {subject.shape}"
     if not taken:
         return Trial("launch", "", "it refuses every small case.")

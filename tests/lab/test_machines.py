@@ -17,7 +17,7 @@ import pytest
 import replaying
 from rooflab import lab, ops, studies
 from rooflab.errors import MissingTool
-from rooflab.records import csv_table, profiles
+from rooflab.records import csv_table, parsed, profiles
 from rooflab.records.fingerprint import SKIPPED
 from rooflab.records.store import Store
 from stand_in import INSTRUMENTS, PEERS, REQUIRED, UNLISTED, Machine
@@ -73,7 +73,11 @@ def reading() -> Iterator[set[str]]:
         return real(path, *more)
 
     real = csv_table.read_texts
-    with mock.patch.object(csv_table, "read_texts", read), mock.patch.object(profiles, "read_texts", read):
+    with (
+        mock.patch.dict(parsed._ROWS, clear=True),
+        mock.patch.object(csv_table, "read_texts", read),
+        mock.patch.object(profiles, "read_texts", read),
+    ):
         yield names
 
 

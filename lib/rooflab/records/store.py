@@ -7,7 +7,6 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from operator import is_not
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from filelock import FileLock
 from rooflab.errors import DeviceMismatch, UsageError
 from rooflab.hardware import device as devices
 from rooflab.paths import ROOT
+from rooflab.records import parsed
 from rooflab.records.case import (
     COLUMNS,
     RUN_COLUMNS,
@@ -105,7 +105,7 @@ class Store:
         self.published = not self.folder.exists() and device in published_devices(self.root)
         if self.published:
             self.folder = self.root / "published"
-        self._cache: dict[Path, tuple[Any, list[dict[str, str]]]] = {}
+        self._parsed = parsed.Parsed()
         self._runs: tuple[list[dict[str, str]], pd.DataFrame] | None = None
         self._made: dict[tuple[str, Any], tuple[list[Any], Any]] = {}
 
@@ -126,8 +126,12 @@ class Store:
         # `_rows` gives the same list until the file changes.
         held = [self._rows(self.folder / "runs.csv", RUN_SCHEMA), *(self._rows(p, SCHEMA) for p in paths)]
         known = self._made.get((study, make))
-        if known is None or len(known[0]) != len(held) or any(map(is_not, known[0], held)):
-            made = make(self.read(study)) if make else self._frame(check_study(study), paths)
+        if known is None or not parsed.same(known[0], held):
+            if make:
+                made = make(self.read(study))
+            else:
+                key = (self.folder, self.device, study)
+                made = parsed.frame_of(key, held, lambda: self._frame(check_study(study), paths))
             known = self._made[study, make] = held, made
         return known[1]
 
@@ -163,7 +167,7 @@ class Store:
                 raise UsageError(
                     f"Run {run!r} is not in {self.folder / 'runs.csv'}; begin() gives a run its name."
                 )
-            self._cache.pop(path, None)
+            self._parsed.forget(path)
             rows_before = self._study_rows(path, study)
             _refuse_repeats((row["case"] for row in rows_before), str(path))
             kept = {row["case"]: row for row in rows_before} | new
@@ -287,15 +291,7 @@ class Store:
         return sorted(path for path in self.folder.glob("[!.]*.csv") if path.name not in NO_STUDY)
 
     def _rows(self, path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:
-        """A table's rows, parsed anew only when the file changed (every write makes a new file)."""
-        try:
-            stat = path.stat()
-        except FileNotFoundError:
-            return []
-        key = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-        if path not in self._cache or self._cache[path][0] != key:
-            self._cache[path] = (key, read_table(path, schema))
-        return self._cache[path][1]
+        return self._parsed.rows(path, schema)
 
     def _runs_by_name(self) -> dict[str, dict[str, str]]:
         return {row["run"]: row for row in self._rows(self.folder / "runs.csv", RUN_SCHEMA)}
@@ -347,7 +343,7 @@ class Store:
     def _write(self, path: Path, rows: Iterable[Mapping[str, str]], schema: Mapping[str, str]) -> None:
         unseal(self.folder)
         write_atomically(path, table_text(rows, schema))
-        self._cache.pop(path, None)
+        self._parsed.forget(path)
 
 
 def _agree(run: Mapping[str, str], facts: Mapping[str, Any], names: Iterable[str]) -> bool:

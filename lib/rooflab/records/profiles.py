@@ -78,7 +78,10 @@ def as_texts(taken: pd.DataFrame) -> pd.DataFrame:
 
 def read(path: Path) -> pd.DataFrame:
     """A profile without the cases that were skipped; UsageError if it is damaged."""
-    found = texts(path)
+    return _counted(texts(path), path)
+
+
+def _counted(found: pd.DataFrame, path: Path) -> pd.DataFrame:
     return typed(found[~found["identity"].str.startswith(SKIPPED)], path)
 
 
@@ -88,7 +91,7 @@ def problems(path: Path, header: Sequence[str] | None, runs: Container[str]) -> 
     """
     try:
         found = texts(path)
-        read(path)
+        _counted(found, path)
     except UsageError as error:
         return [str(error)]
     if header is not None and list(found.columns) != list(header):

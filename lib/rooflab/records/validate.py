@@ -204,7 +204,7 @@ def _table(
     try:
         rows = read_table(path, SCHEMA)
         df = frame(rows, SCHEMA, path)
-        derived = derive(df, roofs or {}).to_dict("records")
+        derived = derive(df, roofs or {})[["gb_s", "tflop_s", "roof_fraction"]].to_dict("records")
     except UsageError as error:
         return [Finding("error", path.name, str(error))]
     findings: list[Finding] = []

@@ -140,8 +140,9 @@ class Store:
         for path in paths:
             rows = self._study_rows(path, None if self.published else study)
             wanted = [row["study"] == study and self._mine(row) for row in rows]
-            tables.append(frame(rows, SCHEMA, path)[pd.Series(wanted, dtype=bool)])
-        df = pd.concat(tables, ignore_index=True)
+            if any(wanted):  # of published tables few are of the study
+                tables.append(frame(rows, SCHEMA, path)[pd.Series(wanted, dtype=bool)])
+        df = pd.concat(tables or [frame([], SCHEMA, self.folder)], ignore_index=True)
         _refuse_repeats(df["case"], f"{self.folder} of {self.device}")
         keys = [natural_key(case) for case in df["case"]]
         order = sorted(range(len(df)), key=lambda i: keys[i])

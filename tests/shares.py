@@ -1,4 +1,6 @@
-"""Shares of what would take too long whole. ROOFLAB_ALL_KERNELS=1 takes all."""
+"""Shares of what would take too long whole: small ones for `make test`, larger ones for CI, and all with
+ROOFLAB_ALL_KERNELS=1.
+"""
 
 import os
 import zlib
@@ -9,6 +11,9 @@ from typing import Any
 import pytest
 
 ALL = bool(os.environ.get("ROOFLAB_ALL_KERNELS"))
+# .ci/run sets the first. `make test` leaves what is marked `ci`, and larger shares of some tests, to it.
+_SETTINGS = ("REQUIRE_ALL", "ALL_KERNELS", "ALL_MACHINES", "ALL_TURNS")
+CI = any(os.environ.get(f"ROOFLAB_{name}") for name in _SETTINGS)
 
 
 def pairs(every: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -33,11 +38,11 @@ def thinned(every: Sequence[Any], step: int = 2) -> list[Any]:
 
 
 def beyond(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Of tests marked `share(n)`, the cases that are not run: all but an n-th, drawn by their names, as every
-    n-th in order could have one value in common.
+    """The tests marked `ci`, except in CI; and of those marked `share(n)`, the cases that are not run: all but
+    an n-th, drawn by their names, as every n-th in order could have one value in common.
     """
     marked = [item for item in items if item.get_closest_marker("share")]
-    found = []
+    found = [item for item in items if not CI and item.get_closest_marker("ci")]
     for _, cases in groupby(marked, key=lambda item: item.nodeid.partition("[")[0]):
         drawn = sorted(cases, key=lambda case: zlib.crc32(case.name.encode()))
         marker = drawn[0].get_closest_marker("share")

@@ -114,6 +114,7 @@ def _write_readme(course: Path) -> None:
     (course / "README.md").write_text("\n".join(["# x", *parts, ""]))
 
 
+@pytest.mark.ci
 def test_refresh_brings_notebooks_and_readme_to_normal_form(course: Path) -> None:
     from rooflab.book import normal
 

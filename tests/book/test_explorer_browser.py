@@ -306,6 +306,7 @@ def opened(browser, jupyterlab, name: str, cell):
     return page
 
 
+@pytest.mark.ci
 def test_in_jupyterlab_an_unrun_explorer_is_a_still_image(browser, jupyterlab):
     text = made()._repr_mimebundle_()["text/html"]
     output = new_output("execute_result", {"text/html": text, "text/plain": "Explorer"}, execution_count=1)

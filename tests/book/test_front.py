@@ -80,7 +80,9 @@ def test_without_a_recording_the_pages_say_so(tmp_path, monkeypatch):
     assert "docs/result.svg" not in made and "result.svg" not in made["README.md"]
 
 
-@pytest.mark.parametrize("device", ["h200", altered.RECORDINGS[0]], ids=["recorded", "altered"])
+@pytest.mark.parametrize(
+    "device", ["h200", pytest.param(altered.RECORDINGS[0], marks=pytest.mark.ci)], ids=["recorded", "altered"]
+)
 def test_the_headline_is_the_table_of_results_in_short(device, tmp_path):
     """A peer that is named is the fastest: README hides none that is ahead."""
     store = H200 if device == "h200" else Store(tmp_path, altered.write(device, tmp_path).name)

@@ -150,6 +150,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path / "html"
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
 def test_no_planted_script_runs_on_any_page(planted: Path) -> None:
     from playwright.sync_api import sync_playwright

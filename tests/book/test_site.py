@@ -352,7 +352,9 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
-@pytest.mark.parametrize(("scheme", "width"), [("dark", 1200), ("light", 400)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [pytest.param("dark", 1200, marks=pytest.mark.ci), ("light", 400)]
+)
 def test_pages_are_accessible_and_scroll_one_way(book: Path, scheme: Any, width: int) -> None:
     axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
     from playwright.sync_api import sync_playwright

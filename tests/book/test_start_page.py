@@ -16,6 +16,7 @@ from rooflab.book import lessons
 from test_explorer_browser import browser as browser
 
 
+@pytest.mark.ci
 def test_make_lab_opens_on_a_page_that_leads_to_every_lesson(browser, tmp_path: Path) -> None:
     pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
     printed = subprocess.run(

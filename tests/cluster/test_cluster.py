@@ -50,6 +50,7 @@ def jobs(lesson: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.Monkey
     return batch.read(path, folder, elsewhere=True)[:RUNS]
 
 
+@pytest.mark.ci
 def test_a_batch_loses_nothing_with_a_worker_and_repeats_nothing(
     machines: Fleet, jobs: list, tmp_path: Path
 ) -> None:
@@ -98,6 +99,7 @@ def errors(store: Store) -> list[str]:
     return [str(found) for found in validate(store.folder) if found.severity == "error"]
 
 
+@pytest.mark.ci
 def test_a_fleet_gives_each_of_its_gpus_a_recording(machines: Fleet, tmp_path: Path) -> None:
     for gpu in ("rtx-4090", "t4", "rtx-4090"):
         machines.worker(gpu, "GPU", gpu)

@@ -1,9 +1,10 @@
 """Recording, validating and replaying on GPUs that are not here, complete and with an instrument missing.
 
-All of it would take half an hour of CPU time, so a share is run: four GPUs, every instrument, and every
+All of it would take half an hour of CPU time, so CI runs a share: three GPUs, every instrument, and every
 second lesson on the shared GPU, whose recording is a quick one; a sixth of the lessons on a GPU with a full
 one; on the other GPUs with a quick one a few lessons each; profilers and peers are missing several at once;
-of the lessons that read what a missing instrument changes a sixth. ROOFLAB_ALL_MACHINES=1 runs every pair.
+of the lessons that read what a missing instrument changes a sixth. `make test` leaves all but the shared GPU
+and a missing torch to CI; ROOFLAB_ALL_MACHINES=1 runs every pair.
 """
 
 import os
@@ -20,10 +21,15 @@ from rooflab.errors import MissingTool
 from rooflab.records import csv_table, parsed, profiles
 from rooflab.records.fingerprint import SKIPPED
 from rooflab.records.store import Store
+from shares import CI
 from stand_in import INSTRUMENTS, PEERS, REQUIRED, UNLISTED, Machine
 
 ALL = bool(os.environ.get("ROOFLAB_ALL_MACHINES"))
-GPUS = ("t4", "rtx-4090", UNLISTED.slug, *(("b200", "rtx-3060", "a100-80gb") if ALL else ()))
+GPUS = (
+    "rtx-4090",
+    *(("t4", UNLISTED.slug) if CI else ()),
+    *(("b200", "rtx-3060", "a100-80gb") if ALL else ()),
+)
 EFFORTS = {UNLISTED.slug: "full"}  # where most is different; the others with little effort
 LESSONS = replaying.lessons()[:: 1 if ALL else 2]
 SHARED = "rtx-4090"  # on which instruments are missing
@@ -33,7 +39,7 @@ PROFILERS = ("nsys", "ncu", "compute-sanitizer")
 LACKS: list[tuple[str, ...]] = (
     [(tool,) for tool in INSTRUMENTS]
     if ALL
-    else [("torch",), ("transformers", *PROFILERS), ("triton", *ASKED)]
+    else [("torch",), *([("transformers", *PROFILERS), ("triton", *ASKED)] if CI else [])]
 )
 
 

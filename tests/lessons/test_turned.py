@@ -146,6 +146,7 @@ def test_a_lesson_measures_no_operator_in_states_that_it_does_not_show(
 AFTER = ["00a_environment", "00b_clocks", "05d_mmq", "05e_tokens", "06c_trust", "07_regimes", "08b_prefill"]
 
 
+@pytest.mark.ci
 @pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("gpu", "lacks"),

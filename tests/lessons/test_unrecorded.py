@@ -24,6 +24,7 @@ PLANTED = (
 OTHERS = ("09_scorecard",)
 ALL = bool(os.environ.get("ROOFLAB_ALL_MACHINES"))
 NAME = "99_planted"
+pytestmark = pytest.mark.ci
 CHILD = """
 import json, sys
 sys.path.insert(0, "tests")

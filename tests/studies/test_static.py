@@ -27,6 +27,7 @@ def test_reports_are_of_the_code_as_it_is(recorded):
     assert not [case.id for case, identity in held if STATIC.changed(case, identity, static._arch(case))]
 
 
+@pytest.mark.ci
 def test_registers_spills_and_shared_memory_are_as_recorded(recorded):
     """Of each operator's last rung on Hopper and on one other architecture, each in its turn; the others are
     recorded of the same sources by the same compiler, and ROOFLAB_ALL_KERNELS=1 compiles all (some 900, two

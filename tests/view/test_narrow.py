@@ -136,6 +136,7 @@ def test_where_a_figure_has_no_room_the_wide_picture_stays_and_nothing_is_said(m
     assert not recwarn.list
 
 
+@pytest.mark.ci
 def test_figures_of_the_lessons_have_room_on_a_phone(monkeypatch):
     """Of a share of the lessons; ROOFLAB_ALL_KERNELS=1 takes all."""
     real, lay_out, room = narrow.picture, Figure.draw_without_rendering, []

@@ -38,8 +38,8 @@ def thinned(every: Sequence[Any], step: int = 2) -> list[Any]:
 
 
 def beyond(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """The tests marked `ci`, except in CI; and of those marked `share(n)`, the cases that are not run: all but
-    an n-th, drawn by their names, as every n-th in order could have one value in common.
+    """The tests marked `ci`, except in CI; and of those marked `share(n)`, the cases that are not run: all
+    but an n-th, drawn by their names, as every n-th in order could have one value in common.
     """
     marked = [item for item in items if item.get_closest_marker("share")]
     found = [item for item in items if not CI and item.get_closest_marker("ci")]

@@ -56,6 +56,7 @@ def facts(recorded):
     return recorded.profile("static", HOPPER, "sass").drop(columns="run")
 
 
+@pytest.mark.ci
 def test_sass_facts_are_of_the_code_that_is_compiled_now(facts):
     """All by the digest of their machine code; the disassembler, half a second a kernel, sees each operator's
     last rung."""

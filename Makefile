@@ -32,7 +32,7 @@ style:
 check: style
 	@$(PY) scripts/check.py $(SINCE)
 
-# A process a core and two more (tests/conftest.py), so NumPy has one thread in each.
+# A process a core and one more (tests/conftest.py), so NumPy has one thread in each.
 test: export OPENBLAS_NUM_THREADS := 1
 
 # Files in the order named: style and types, then the notebooks, many and short, come last, so that no process

@@ -24,12 +24,12 @@ _SETTINGS = tuple(f"ROOFLAB_{name}" for name in ("MODE", "EFFORT", "STORE", "PRO
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`: two processes more than there are cores, as some wait, each with a gigabyte."""
+    """`-n auto`: a process more than there are cores, as one of them often waits, each with a gigabyte."""
     limit, memory = Path("/sys/fs/cgroup/memory.max"), psutil.virtual_memory().total
     if limit.is_file() and (most := limit.read_text().strip()).isdigit():
         memory = min(memory, int(most))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores + 2, memory // 10**9, 16))
+    return max(1, min(cores + 1, memory // 10**9, 16))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

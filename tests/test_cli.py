@@ -100,6 +100,7 @@ def test_a_failing_lesson_gives_code_1_and_its_cell(course: Path, lesson: Callab
     assert "02_bad FAILED in cell 3" in done.stdout and "NameError" in done.stdout
 
 
+@pytest.mark.ci
 def test_report_ends_with_the_page_to_open(course: Path) -> None:
     done = _rooflab("report", "--mode", "replay", root=course)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -319,6 +319,7 @@ def test_in_jupyterlab_an_unrun_explorer_is_a_still_image(browser, jupyterlab):
     page.close()
 
 
+@pytest.mark.ci
 def test_in_jupyterlab_a_control_moves_the_figure(browser, jupyterlab):
     page = opened(
         browser, jupyterlab, "lesson", new_code_cell(CELL.format(tests=str(Path(__file__).parents[1])))

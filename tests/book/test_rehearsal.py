@@ -18,7 +18,6 @@ from rooflab.hardware import device
 from rooflab.records.store import Store
 from rooflab.studies.base import Outcome, Study
 from rooflab.studies.estimates import FIRST_CALLS, Estimate
-from shares import CI
 from stand_in import Machine
 
 TURNS: list[tuple[str, str, dict[str, Any]]] = [
@@ -76,7 +75,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
         yield seen
 
 
-@pytest.mark.share(3 if CI else 5)
+@pytest.mark.ci
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("gpu", "stem", "values"), TURNS)
 def test_a_lesson_measures_what_was_said_and_takes_as_long(
     gpu: str, stem: str, values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -58,6 +58,7 @@ def test_every_way_to_fail_is_told_apart_and_the_others_still_run(lesson: Callab
     assert [line.split()[1] for line in table] == ["result", "FAILED", "DIED", "STOPPED", "ok"]
 
 
+@pytest.mark.ci
 def test_the_limit_ends_a_lesson_and_its_kernel(lesson: Callable[..., Path], tmp_path: Path) -> None:
     path = lesson("00_sleeps", _NOTE_AND_SLEEP.format(file=str(tmp_path / "pids")))
     [outcome] = run.run(_jobs(path.parent, minutes=0.25), say=lambda line: None)

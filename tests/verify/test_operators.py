@@ -25,9 +25,9 @@ RUN = [
 @pytest.mark.parametrize(("operator", "rung"), RUN, ids=lambda one: getattr(one, "name", one))
 def test_a_rung_is_right_and_raises_no_alarm(operator, rung):
     """A ladder's last rung on its small cases, every second of many (outside CI every fourth of decode_step);
-    another one on one of them in turn, and on the last. A rung of decode_step, of which each case is a program
-    of seconds, is gated over more by test_decoder.py: here on the one in turn, without the long context, which
-    the last rung has in CI, and none so wide that it takes ten seconds.
+    another one on one of them in turn, and on the last. A rung of decode_step, of which each case is a
+    program of seconds, is gated over more by test_decoder.py: here on the one in turn, without the long
+    context, which the last rung has in CI, and none so wide that it takes ten seconds.
     """
     cases, alone = subjects(operator, rung.name), operator == "decode_step"
     if alone and not ALL:

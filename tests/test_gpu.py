@@ -256,7 +256,9 @@ def test_every_tile_of_mmqs_halves_passes_the_gate():
             tile = {"ROW_TILES": law.tall, "TOKENS": law.tokens, "STAGES": 3}
             tiles = stream_k.tiles_of(200, 300, law.tall, law.tokens)
             dealt = [(tiles, 0, 0), (1, 0, 0), (tiles + 1, tiles + 1, 0), (2, 2, 0)]
-            dealt += [(tiles * parts, 0, parts) for parts in (2, 5) if stream_k.FORMATS[f"mmq/{name}"].parts]
+            dealt += [
+                (tiles * parts, 0, parts) for parts in (2, 5) if stream_k.FORMATS[f"mmq/{name}"].exchange
+            ]
             for blocks, sharers, parts in dealt:
                 if sharers and not (law.shares and tiles % blocks and sharers <= tiles % blocks * 5):
                     continue

@@ -164,6 +164,21 @@ def test_the_record_is_fresh_and_whole():
     assert len(missing) <= 15  # those that do not compile are no mutants
 
 
+def test_what_is_recorded_as_it_is_now_is_not_tried_again(monkeypatch):
+    tried = []
+
+    def judged(hosts):
+        tried.append(hosts[0][1].name)
+        return mutations.row(*hosts[0], mutations.Trial("compiler", "", ""))
+
+    monkeypatch.setattr(mutations, "judged", judged)
+    table = mutations.make(("saxpy",), known=RECORDED)
+    rows = RECORDED[RECORDED["operator"] == "saxpy"].reset_index(drop=True)
+    assert table.astype(str).equals(rows.astype(str)) and not tried
+    rows.loc[0, "identity"] = "of another source"
+    assert len(mutations.make(("saxpy",), known=rows)) == len(rows) - 1 and len(tried) == 1
+
+
 def test_whoever_survives_has_a_reason():
     left = RECORDED[RECORDED["killed"] == ""]
     without = [f"{r.operator}/{r.rung} {r.mutation}: {r.code}" for r in left.itertuples() if not r.reason]

@@ -310,9 +310,15 @@ def judged(hosts: Sequence[tuple[str, Mutant]]) -> dict[str, str]:
     return row(*next((one for one in tried if one[2].killed == ""), tried[0]))
 
 
-def make(operators: Sequence[str] = OPERATORS) -> pd.DataFrame:
-    """Try every mutant: COLUMNS. One that does not compile is no fault of a kernel and is left out."""
-    rows = [judged(hosts) for hosts in mutants(operators)]
+def make(operators: Sequence[str] = OPERATORS, known: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Try every mutant: COLUMNS. One that does not compile is no fault of a kernel and is left out. Rows of
+    `known`, an earlier record, stay where source, headers and mutation are the same.
+    """
+    kept = {} if known is None else {str(one["identity"]): one for one in known.to_dict("records")}
+    rows = []
+    for hosts in mutants(operators):
+        same = [kept[key] for _, mutant in hosts if (key := current(mutant)) in kept]
+        rows.append({str(name): str(value) for name, value in same[0].items()} if same else judged(hosts))
     order = {operator: place for place, operator in enumerate(dict.fromkeys(o for o, _ in ops.rungs()))}
     rows = [one for one in rows if one["killed"] != "compiler"]
     rows.sort(key=lambda one: (order[one["operator"]], one["rung"], one["file"], one["mutation"]))
@@ -325,8 +331,9 @@ def path(root: Path | None = None) -> Path:
 
 
 def write(root: Path | None = None) -> Path:
-    """Try every mutant and record the verdicts."""
-    table, file = make(), path(root)
+    """Try every mutant that is not on record as it is now, and record the verdicts."""
+    file = path(root)
+    table = make(known=read(root) if file.is_file() else None)
     file.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(file, index=False, lineterminator="\n")
     return file

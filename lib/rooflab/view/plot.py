@@ -276,7 +276,7 @@ def grouped(
                 ax.text(width + most / 100, float(y), f"{width:{form}}", va="center", fontsize=8)
     ax.set_yticks(places, list(names))
     ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xlim(0, most)
+    ax.set_xlim(0, most or 1.0)
     ax.grid(False, axis="y")
     fig = figure_of(ax)
     if not fig.legends:

@@ -7,7 +7,7 @@ shapes on an H200. For a shape left out of the fit the choice takes 4 % more tha
 rung 11 on average, 18 % at worst. Rung 11 takes the tiles for which a
 law of its own predicts the least (`law_of`); its constants (int4_law.csv) were fitted to 3,566 launches of 18
 shapes on an H200, and on a shape left out of the fit the choice costs 1 to 3 % more than the fastest tile on
-average.
+average. Beyond 64 tokens the same law, for several tiles of tokens, competes with rung 13's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
 
     Of a shape that the table holds, the smallest batch that is large enough counts. Another shape takes, on
     Hopper, few_for up to 8 tokens and rung 11 by law_of up to 64, and elsewhere the table's nearest shape.
-    Beyond 64 it is rung 12 or 13, by many_for. A device of whose generation the table holds none takes the
+    Beyond 64 it is rung 11 or 13, by many_for. A device of whose generation the table holds none takes the
     portable rungs: 8 up to 8 tokens, then 9.
     """
     if not tiled:
@@ -83,10 +83,10 @@ class Law(NamedTuple):
     stages: tuple[int, int]
     us: tuple[float, ...]
 
-    def predicted(self, n: int, k: int, cluster: int, resident: int) -> float:
-        """Microseconds of a product with weights [n, k]."""
+    def predicted(self, n: int, k: int, cluster: int, resident: int, batch: int = 1) -> float:
+        """Microseconds of a product with weights [n, k]; beyond `tokens` in tiles of so many tokens."""
         start, clustered, wide, turn, turn_2, step, step_2, read = self.us
-        blocks = math.ceil(n / (TILE * self.units)) * cluster
+        blocks = math.ceil(n / (TILE * self.units)) * math.ceil(batch / self.tokens) * cluster
         steps = math.ceil(math.ceil(k // GROUP / cluster) / self.k_groups)
         turns, left = divmod(blocks, _CLUSTERS[cluster] * resident)
         alone = int(0 < left <= _CLUSTERS[cluster])  # the last turn has one block a multiprocessor
@@ -110,17 +110,17 @@ def _laws() -> tuple[Law, ...]:
 
 
 def law_of(n: int, k: int, batch: int) -> dict[str, int]:
-    """Macros of rung 11 for weights [n, k] and up to 64 tokens: the tile that should take least."""
+    """Macros of rung 11 for weights [n, k]: the tile that should take least."""
     return _law_of(n, k, batch)[1]
 
 
 def _law_of(n: int, k: int, batch: int) -> tuple[float, dict[str, int]]:
     """Microseconds that rung 11 should take, and its macros."""
-    tokens = next(t for t in LAW_TOKENS if t >= batch)
+    built = {next((t for t in LAW_TOKENS if t >= batch), 0)} - {0} or LAW_TOKENS
     ways = [
-        (law.predicted(n, k, cluster, resident), law, cluster, resident)
+        (law.predicted(n, k, cluster, resident, batch), law, cluster, resident)
         for law in _laws()
-        if law.tokens == tokens
+        if law.tokens in built
         for resident in (1, 2)
         if law.stages[resident - 1]
         for cluster in _CLUSTERS
@@ -134,7 +134,7 @@ def _law_of(n: int, k: int, batch: int) -> tuple[float, dict[str, int]]:
         "CLUSTER": cluster,
         "STAGES": law.stages[resident - 1],
         "RESIDENT": resident,
-        "TOKENS": tokens,
+        "TOKENS": law.tokens,
     }
 
 
@@ -212,6 +212,9 @@ def many_for(n: int, k: int, batch: int) -> tuple[str, dict[str, int]]:
     """Rung and macros beyond 64 tokens. Rung 12 was never the faster one on 24 shapes drawn to compare them
     (an H200).
     """
+    time, macros = _law_of(n, k, batch)
+    if time < stream_k.predicted_us("int4/13_stream_k", n, k, batch):
+        return "11_tma", macros
     return "13_stream_k", stream_k.options_for("int4/13_stream_k", n, k, batch)
 
 

@@ -23,6 +23,7 @@
 #include "common/ptx/tma.cuh"
 #include "common/ptx/warpgroup.cuh"
 #include "common/ptx/wgmma/narrow.cuh"
+#include "common/ptx/wgmma/wide.cuh"
 
 constexpr int PARTS = TOKENS / 8, ROWS = 64 * UNITS, THREADS = 128 * ROW_GROUPS * K_GROUPS, SLOTS = K_GROUPS * STAGES;
 constexpr int TALL = (UNITS + ROW_GROUPS - 1) / ROW_GROUPS;    // units of a warpgroup, of the first TALLER ones;
@@ -101,8 +102,10 @@ __device__ inline void multiply(float (&sums)[TALL][PARTS * 4], const Ring& ring
                 for (int step = 0; step < 4; ++step) {
                     if constexpr (SCALE_SUMS)
                         wgmma_few_f16<TOKENS>(part[h], a[h][step], columns + h * 8 * TOKENS + 2 * step, step > 0);
-                    else
+                    else if constexpr (TOKENS <= 64)
                         wgmma_m64k16_f16<TOKENS>(sums[i], a[h][step], columns + h * 8 * TOKENS + 2 * step);
+                    else
+                        wgmma_registers_f16<TOKENS>(sums[i], a[h][step], columns + h * 8 * TOKENS + 2 * step, true);
                 }
                 warpgroup_commit();
             }

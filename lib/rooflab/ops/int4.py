@@ -265,7 +265,9 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
     if "UNITS" in options:
         rows, split = TILE * options["UNITS"], options["K_GROUPS"]
         place = options["UNITS"] * 4 * BLOCK_WORDS + 256 * options["TOKENS"]
-        shared = max(split * options["STAGES"] * place, split * min(batch, options["TOKENS"]) * (rows + 4) * 4)
+        shared = max(
+            split * options["STAGES"] * place, split * min(batch, options["TOKENS"]) * (rows + 4) * 4
+        )
         grid = math.ceil(n / rows) * options["CLUSTER"], math.ceil(batch / options["TOKENS"])
         return Launch(grid, 128 * options["ROW_GROUPS"] * split, shared)
     if "ROW_GROUPS" in options:

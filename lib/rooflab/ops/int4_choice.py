@@ -7,7 +7,9 @@ shapes on an H200. For a shape left out of the fit the choice takes 4 % more tha
 rung 11 on average, 18 % at worst. Rung 11 takes the tiles for which a
 law of its own predicts the least (`law_of`); its constants (int4_law.csv) were fitted to 3,566 launches of 18
 shapes on an H200, and on a shape left out of the fit the choice costs 1 to 3 % more than the fastest tile on
-average. Beyond 64 tokens the same law, for several tiles of tokens, competes with rung 13's.
+average. Beyond 64 tokens rung 11 competes with rung 13 by a third law (int4_many_law.csv), where a tile of
+tokens each gives every multiprocessor a block at most: fitted to 261 launches of 16 shapes on an H200, off by
+2 % on average and 12 % at worst; for each shape left out of the fit it chose the fastest tile measured.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
 TABLE = Path(__file__).with_name("int4.csv")  # what was fastest, by device, shape and batch
 LAW = Path(__file__).with_name("int4_law.csv")
 FEW_LAW = Path(__file__).with_name("int4_few_law.csv")
+MANY_LAW = Path(__file__).with_name("int4_many_law.csv")
 
 
 def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> tuple[str, dict[str, int]]:
@@ -83,10 +86,10 @@ class Law(NamedTuple):
     stages: tuple[int, int]
     us: tuple[float, ...]
 
-    def predicted(self, n: int, k: int, cluster: int, resident: int, batch: int = 1) -> float:
-        """Microseconds of a product with weights [n, k]; beyond `tokens` in tiles of so many tokens."""
+    def predicted(self, n: int, k: int, cluster: int, resident: int) -> float:
+        """Microseconds of a product with weights [n, k]."""
         start, clustered, wide, turn, turn_2, step, step_2, read = self.us
-        blocks = math.ceil(n / (TILE * self.units)) * math.ceil(batch / self.tokens) * cluster
+        blocks = math.ceil(n / (TILE * self.units)) * cluster
         steps = math.ceil(math.ceil(k // GROUP / cluster) / self.k_groups)
         turns, left = divmod(blocks, _CLUSTERS[cluster] * resident)
         alone = int(0 < left <= _CLUSTERS[cluster])  # the last turn has one block a multiprocessor
@@ -110,17 +113,17 @@ def _laws() -> tuple[Law, ...]:
 
 
 def law_of(n: int, k: int, batch: int) -> dict[str, int]:
-    """Macros of rung 11 for weights [n, k]: the tile that should take least."""
+    """Macros of rung 11 for weights [n, k] and up to 64 tokens: the tile that should take least."""
     return _law_of(n, k, batch)[1]
 
 
 def _law_of(n: int, k: int, batch: int) -> tuple[float, dict[str, int]]:
     """Microseconds that rung 11 should take, and its macros."""
-    built = {next((t for t in LAW_TOKENS if t >= batch), 0)} - {0} or LAW_TOKENS
+    tokens = next(t for t in LAW_TOKENS if t >= batch)
     ways = [
-        (law.predicted(n, k, cluster, resident, batch), law, cluster, resident)
+        (law.predicted(n, k, cluster, resident), law, cluster, resident)
         for law in _laws()
-        if law.tokens in built
+        if law.tokens == tokens
         for resident in (1, 2)
         if law.stages[resident - 1]
         for cluster in _CLUSTERS
@@ -134,7 +137,7 @@ def _law_of(n: int, k: int, batch: int) -> tuple[float, dict[str, int]]:
         "CLUSTER": cluster,
         "STAGES": law.stages[resident - 1],
         "RESIDENT": resident,
-        "TOKENS": law.tokens,
+        "TOKENS": tokens,
     }
 
 
@@ -212,10 +215,79 @@ def many_for(n: int, k: int, batch: int) -> tuple[str, dict[str, int]]:
     """Rung and macros beyond 64 tokens. Rung 12 was never the faster one on 24 shapes drawn to compare them
     (an H200).
     """
-    time, macros = _law_of(n, k, batch)
+    time, macros = _many_of(n, k, batch)
     if time < stream_k.predicted_us("int4/13_stream_k", n, k, batch):
-        return "11_tma", macros
+        return "11_tma", dict(macros)
     return "13_stream_k", stream_k.options_for("int4/13_stream_k", n, k, batch)
+
+
+_NARROW = (32, 48, 64)  # tokens of a tile, up to 64, that products are built for; beyond, every multiple of 8
+_MOST_TOKENS = 128  # of a tile
+_LEAST_STAGES = 3  # with two, launches take up to 20 % longer than the law says
+
+
+class Many(NamedTuple):
+    """A kind of tile of rung 11 beyond 64 tokens, as Law has it, and microseconds on an H200: a launch, more
+    for a token of the tile, for a cluster, for one of three or four; a step along k, more of it for a token
+    of the tile; a million weights.
+    """
+
+    units: int
+    row_groups: int
+    k_groups: int
+    us: tuple[float, ...]
+
+    def stages(self, tokens: int) -> int:
+        """Slots of the ring that fit."""
+        return min(8, _SHARED // (self.k_groups * (self.units * 4 * BLOCK_WORDS + 256 * tokens)))
+
+    def predicted(self, n: int, k: int, tokens: int, cluster: int) -> float:
+        """Microseconds of a product with weights [n, k] whose blocks all run at a time."""
+        start, token, clustered, wide, step, step_token, read = self.us
+        steps = math.ceil(math.ceil(k // GROUP / cluster) / self.k_groups)
+        fixed = (
+            start + token * tokens + clustered * (cluster > 1) + wide * (cluster > 2) + read * n * k * 1e-6
+        )
+        return fixed + steps * (step + step_token * tokens)
+
+
+@functools.cache
+def _many() -> tuple[Many, ...]:
+    with MANY_LAW.open(newline="") as file:
+        rows = [list(row.values()) for row in csv.DictReader(file)]
+    return tuple(Many(int(row[0]), int(row[1]), int(row[2]), tuple(map(float, row[3:]))) for row in rows)
+
+
+@functools.lru_cache(maxsize=4096)
+def _many_of(n: int, k: int, batch: int) -> tuple[float, tuple[tuple[str, int], ...]]:
+    """Microseconds that rung 11 should take beyond 64 tokens, and its macros; infinite where no tile gives
+    every multiprocessor one block at most.
+    """
+    ways: list[tuple[float, Many, int, int, int]] = []
+    for tiles in range(math.ceil(batch / _MOST_TOKENS), math.ceil(batch / _NARROW[0]) + 1):
+        tokens = 8 * math.ceil(batch / tiles / 8)
+        tokens = next((built for built in _NARROW if built >= tokens), tokens)
+        ways += [
+            (law.predicted(n, k, tokens, cluster), law, tokens, cluster, stages)
+            for law in _many()
+            if (stages := law.stages(tokens)) >= _LEAST_STAGES
+            for cluster, at_once in _CLUSTERS.items()
+            if math.ceil(n / (TILE * law.units)) * math.ceil(batch / tokens) * cluster <= at_once
+            and cluster * law.k_groups <= k // GROUP
+        ]
+    if not ways:
+        return math.inf, ()
+    time, law, tokens, cluster, stages = min(ways, key=lambda way: way[0])
+    macros = {
+        "UNITS": law.units,
+        "ROW_GROUPS": law.row_groups,
+        "K_GROUPS": law.k_groups,
+        "CLUSTER": cluster,
+        "STAGES": stages,
+        "RESIDENT": 1,
+        "TOKENS": tokens,
+    }
+    return time, tuple(macros.items())
 
 
 def tiles_for(n: int, k: int, batch: int) -> dict[str, int]:

@@ -24,6 +24,7 @@
 #include "common/ptx/warpgroup.cuh"
 #include "common/ptx/wgmma/narrow.cuh"
 #include "common/ptx/wgmma/wide.cuh"
+#include "common/store_four.cuh"
 
 constexpr int PARTS = TOKENS / 8, ROWS = 64 * UNITS, THREADS = 128 * ROW_GROUPS * K_GROUPS, SLOTS = K_GROUPS * STAGES;
 constexpr int TALL = (UNITS + ROW_GROUPS - 1) / ROW_GROUPS;    // units of a warpgroup, of the first TALLER ones;

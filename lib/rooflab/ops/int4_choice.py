@@ -67,9 +67,6 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
 
 
 LAW_TOKENS = (8, 16, 32, 64)  # that the law's tiles are built for; from 5 tokens on
-# Blocks of rung 11 that an H200 runs at a time, one to a multiprocessor, by blocks a cluster: clusters lie in
-# groups of 16 or 18 multiprocessors, which three and four do not divide.
-_CLUSTERS = {1: 132, 2: 130, 3: 114, 4: 116}
 
 
 class Law(NamedTuple):
@@ -91,8 +88,8 @@ class Law(NamedTuple):
         start, clustered, wide, turn, turn_2, step, step_2, read = self.us
         blocks = math.ceil(n / (TILE * self.units)) * cluster
         steps = math.ceil(math.ceil(k // GROUP / cluster) / self.k_groups)
-        turns, left = divmod(blocks, _CLUSTERS[cluster] * resident)
-        alone = int(0 < left <= _CLUSTERS[cluster])  # the last turn has one block a multiprocessor
+        turns, left = divmod(blocks, stream_k.CLUSTERS[cluster] * resident)
+        alone = int(0 < left <= stream_k.CLUSTERS[cluster])  # the last turn has one block a multiprocessor
         full = turns + int(left > 0) - alone
         if resident == 1:
             alone, full = alone + full, 0
@@ -126,7 +123,7 @@ def _law_of(n: int, k: int, batch: int) -> tuple[float, dict[str, int]]:
         if law.tokens == tokens
         for resident in (1, 2)
         if law.stages[resident - 1]
-        for cluster in _CLUSTERS
+        for cluster in stream_k.CLUSTERS
         if cluster * law.k_groups <= max(k // GROUP, law.k_groups)
     ]
     time, law, cluster, resident = min(ways, key=lambda way: way[0])
@@ -271,7 +268,7 @@ def _many_of(n: int, k: int, batch: int) -> tuple[float, tuple[tuple[str, int], 
             (law.predicted(n, k, tokens, cluster), law, tokens, cluster, stages)
             for law in _many()
             if (stages := law.stages(tokens)) >= _LEAST_STAGES
-            for cluster, at_once in _CLUSTERS.items()
+            for cluster, at_once in stream_k.CLUSTERS.items()
             if math.ceil(n / (TILE * law.units)) * math.ceil(batch / tokens) * cluster <= at_once
             and cluster * law.k_groups <= k // GROUP
         ]

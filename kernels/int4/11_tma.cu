@@ -101,12 +101,14 @@ __device__ inline void multiply(float (&sums)[TALL][PARTS * 4], const Ring& ring
                 warpgroup_arrive();
 #pragma unroll
                 for (int step = 0; step < 4; ++step) {
-                    if constexpr (SCALE_SUMS)
+                    if constexpr (SCALE_SUMS) {
                         wgmma_few_f16<TOKENS>(part[h], a[h][step], columns + h * 8 * TOKENS + 2 * step, step > 0);
-                    else if constexpr (TOKENS <= 64)
-                        wgmma_m64k16_f16<TOKENS>(sums[i], a[h][step], columns + h * 8 * TOKENS + 2 * step);
-                    else
-                        wgmma_registers_f16<TOKENS>(sums[i], a[h][step], columns + h * 8 * TOKENS + 2 * step, true);
+                    } else {
+                        if constexpr (TOKENS <= 64)
+                            wgmma_m64k16_f16<TOKENS>(sums[i], a[h][step], columns + h * 8 * TOKENS + 2 * step);
+                        else
+                            wgmma_registers_f16<TOKENS>(sums[i], a[h][step], columns + h * 8 * TOKENS + 2 * step, true);
+                    }
                 }
                 warpgroup_commit();
             }

@@ -141,11 +141,10 @@ def _small_matrices(here: Lab) -> str:
     )
     text += "at a time, each block takes a tile of tokens, and the blocks of a cluster divide k. "
     if tiled:
-        shapes = dict.fromkeys(case.matrix for case in tiled)
-        each = [
-            f"{n:,} × {k:,} weights at {listed([case.batch for case in tiled if case.matrix == (n, k)])} tokens"
-            for n, k in shapes
-        ]
+        by_matrix: dict[tuple[Any, Any], list[int | None]] = {}
+        for case in tiled:
+            by_matrix.setdefault((case.n, case.k), []).append(case.batch)
+        each = [f"{n:,} × {k:,} weights at {listed(at)} tokens" for (n, k), at in by_matrix.items()]
         text += f"Timed here: {listed(each)}. "
     return text + "The dispatcher compares two laws of time to choose between it and rung 13."
 

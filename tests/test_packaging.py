@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import shares
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -407,6 +408,15 @@ def test_the_version_has_one_home() -> None:
     assert {"message", "title", "authors", "type"} <= set(cited)
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None and newest[1] == __version__
+
+
+def test_what_is_left_to_ci_runs_there(request, monkeypatch):
+    monkeypatch.setattr(request.node, "own_markers", [pytest.mark.ci.mark])
+    monkeypatch.setattr(shares, "CI", False)
+    assert shares.beyond([request.node]) == [request.node]
+    monkeypatch.setattr(shares, "CI", True)
+    assert shares.beyond([request.node]) == []
+    assert "ROOFLAB_REQUIRE_ALL=1" in (ROOT / ".ci" / "run").read_text()
 
 
 def test_a_skip_for_want_of_a_tool_fails_where_all_is_required(tmp_path: Path) -> None:

@@ -148,6 +148,10 @@ def every_int4() -> None:
     for parts in (1, 2) if hopper else ():
         how = {"TALL": parts, "TOKENS": 64, "CLUSTER": parts, "STAGES": 2}
         int4.matmul(many, tiles, rung="12_token_tiles", **how)
+        how = {"UNITS": parts, "ROW_GROUPS": parts, "TOKENS": 16 * parts, "CLUSTER": parts, "STAGES": 2}
+        int4.matmul(many, tiles, rung="11_tma", **how)
+        how = {"UNITS": 1, "ROW_GROUPS": 1, "TOKENS": 72, "CLUSTER": 3 - parts, "STAGES": 2}
+        int4.matmul(many, tiles, rung="11_tma", **how)
         how = {"TALL": 1, "TOKENS": 64, "BLOCKS": 3, "SHARERS": 2 * parts - 2, "STAGES": 2}
         int4.matmul(many, tiles, rung="13_stream_k", **how)
         how = {"TALL": parts, "TOKENS": 64, "BLOCKS": 8 // parts, "SHARERS": 0, "PARTS": 2, "STAGES": 2}

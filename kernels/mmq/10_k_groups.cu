@@ -8,7 +8,7 @@
 // Macros   TOKENS = 128: tokens a tile, a multiple of 16: 64 to 144;
 //          CLUSTER = 1: blocks that divide k;
 //          STAGES = 8: steps of 64 of k in the ring of shared memory.
-// Changed  from rung 9: a block has one tile. A slot of the ring is one warpgroup's; at the end each adds up half of the tokens
+// Branch   from rung 9: a block has one tile. A slot of the ring is one warpgroup's; at the end each adds up half of the tokens
 //          from its own sums and from those that the other has left in shared memory. Where tiles are so few that most
 //          multiprocessors would have none, a cluster's blocks divide k, too, and each adds up a share of all their sums.
 #include "common/ptx/cluster.cuh"

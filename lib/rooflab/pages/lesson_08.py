@@ -66,7 +66,7 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     fair = [(row["impl"], row["format"]) for row in pair or ()]  # what the answer compares, not on the ladder
     keys += [key for key in fair if key not in keys and key in timed.index]
     keys.sort(key=lambda key: (list(ablation.FORMATS).index(key[1]), list(ablation.WAYS).index(key[0])))
-    names = [f"{ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for i, f in keys]
+    names = [f"{ablation.FORMATS[f]} {i.replace('transformers.', 'library, ')}" for i, f in keys]
     roof = ("INT4 memory", lab.roof["dram_read"].value * 1e9 / best.bytes, "tok/s")
     head = ablation.FORMATS[decode.FORMATS[best.format]]
     title = f"The decoder's ladder, one sequence, output head in {head}"

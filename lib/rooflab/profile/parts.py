@@ -8,6 +8,7 @@ are fused across parts and go by the most telling operator in their names.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -82,6 +83,7 @@ def is_weight_product(name: str) -> bool:
     return bool(PRODUCT.search(name)) and not re.search(r"attention|sdpa|fmha|flash", name)
 
 
+@functools.lru_cache(maxsize=4096)  # a trace has few names, and each of them thousands of times
 def label(name: str) -> str:
     """A name to print: without templates, with the functor that tells ATen's kernels apart, and not long."""
     short = short_name(name)

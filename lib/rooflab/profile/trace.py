@@ -14,6 +14,7 @@ first.
 
 from __future__ import annotations
 
+import functools
 import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -112,6 +113,7 @@ def range_paths(
     return paths
 
 
+@functools.lru_cache(maxsize=4096)  # a trace has few names, and each of them thousands of times
 def short_name(name: str) -> str:
     """`void at::native::reduce_kernel<512, 1, Op<float>>(Op<float>)` -> "reduce_kernel"."""
     flat, depth = "", 0

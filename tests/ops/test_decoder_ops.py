@@ -7,8 +7,6 @@ from rooflab import ops
 from rooflab.errors import LaunchError
 from rooflab.numerics import rotary
 from rooflab.ops import decoder_ops, int4
-from rooflab.runtime import nvrtc
-from shares import thinned
 
 needs.compiler()
 

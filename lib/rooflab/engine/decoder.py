@@ -59,8 +59,8 @@ class Paths:
 # Tokens of a prompt up to which INT4 weights are multiplied as they are: making halves of Qwen2.5-1.5B's
 # takes an H200 about as long as that many tokens gain by cuBLAS.
 SHORT = 768
-# Tokens of a prompt from which gates are applied by the product with FP16 weights: of fewer, its tiles are too
-# few for a GPU's multiprocessors, and cuBLAS with a kernel for the gates is faster.
+# Tokens of a prompt from which gates are applied by the product with FP16 weights: of fewer, its tiles are
+# too few for a GPU's multiprocessors, and cuBLAS with a kernel for the gates is faster.
 GATED = 768
 
 # The prefill ladder: each takes one step more.

@@ -1,4 +1,4 @@
-"""A prompt's products on a Hopper by blocks that stay: with Q8_0 or FP16 weights, and gates applied on the way.
+"""A prompt's products on a Hopper by blocks that stay, with Q8_0 or FP16 weights; gates are applied on the way.
 
 A row of x is a token. Gates and ups are rows of one matrix, eight of the one and eight of the other by turns
 (rooflab.ops.decoder.pair_gates).
@@ -61,8 +61,8 @@ def rung_for(w: Any) -> Rung:
 
 
 def tile_of(rung: Rung, n: int, batch: int, sms: int) -> int:
-    """The launch rule: tokens of a tile, so that the rounds of `sms` blocks take least. A tile of rung 1 costs
-    as much as 170 tokens more; one of rung 2, which two blocks share, as much as 30.
+    """The launch rule: tokens of a tile, so that the rounds of `sms` blocks take least. A tile of rung 1
+    costs as much as 170 tokens more; one of rung 2, which two blocks share, as much as 30.
     """
     blocks, more = (1, 170) if rung.name == Q8_0.name else (2, 30)
 

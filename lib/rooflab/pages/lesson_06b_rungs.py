@@ -18,7 +18,7 @@ _SECTIONS = (
     (("8_head_dim_slices",), "slices of columns", 0),
     (("13_mbarrier_ring",), "a ring of tiles", 0),
     (("9_wgmma",), "wgmma, producer", 2),
-    (("11_tma",), "TMA, blocks stay", 2),
+    ((*study.BETWEEN, "11_tma"), "TMA, blocks stay", 2),
     (("10_paired_warpgroups",), "warpgroups share", 1),
     (("12_warp_specialised",), "a role for each", 1),
     (("14_pack_gqa", "15_warp_vote", "16_wide_stores", "17_short_chain"), "four small steps", 2),
@@ -103,6 +103,31 @@ def worth(every: Rows, gpu: str, width: int, first: str | None, second: str) -> 
     """Say what a rung reaches, at the first chart's shape where it does that, beside an earlier rung."""
     said = _rate_said(every, width, first, second) or "not recorded with the heads of the first chart"
     display.say(f"*Rung {second.partition('_')[0]} on the {gpu}*, {said}.")
+    apart = ("9_wgmma", *study.BETWEEN, "11_tma")
+    if (first, second) == (apart[0], apart[-1]) and (
+        said := _one_by_one(_at_chart(every, apart, width), apart)
+    ):
+        display.say(said)
+
+
+# What each rung between 9 and 11 changes, and what is left for 11.
+_CHANGES = ("TMA copies", "blocks stay", "late rescaling", "packed heads and other tiles")
+
+
+def _one_by_one(rows: Rows, apart: tuple[str, ...]) -> str:
+    """What each of rung 11's changes is worth where they are made one after the other; nothing unrecorded."""
+    if rows.empty:
+        return ""
+    times = [
+        f"{change} {rows.loc[after, 'tflop_s'] / rows.loc[before, 'tflop_s']:.2f}"
+        for change, before, after in zip(_CHANGES, apart, apart[1:], strict=False)
+    ]
+    row, links = (
+        rows.iloc[0],
+        [f"[{name.partition('_')[0]}](../kernels/attention/{name}.cu)" for name in apart],
+    )
+    text = f"One change after the other, in rungs {listed(links[1:-1])}, {row['head_dim']} wide, "
+    return text + f"{row['seq']:,} tokens, each times the speed before: {', '.join(times)}."
 
 
 # The rungs that the page holds against an earlier one, in its order.

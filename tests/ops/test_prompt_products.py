@@ -1,5 +1,5 @@
-"""A prompt's products for a Hopper: their machine code, their tiles, and what they refuse. That they are right is
-tested on one (tests/engine/test_engine_gpu.py).
+"""A prompt's products for a Hopper: machine code, tiles, and what they refuse. That they are right
+is tested on one (tests/engine/test_engine_gpu.py).
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ def test_no_sum_is_touched_before_it_is_there(rung, tokens, gate):
     rounded = [i for i, line in enumerate(code) if "F2F" in line]
     waits = [i for i, line in enumerate(code) if "DEPBAR.LE gsb0, 0x0" in line]
     products = [i for i, line in enumerate(code) if "HGMMA" in line]
-    # Before a rounding all products of its tile have been waited for; rung 2 has begun the next tile's by then.
+    # Before a rounding all products of its tile were waited for; rung 2 has begun the next tile's then.
     ahead = 0 if rung is prompt_products.Q8_0 else 8
     assert rounded
     for i in rounded:
@@ -42,7 +42,7 @@ def test_no_sum_is_touched_before_it_is_there(rung, tokens, gate):
 
 
 def test_a_tile_leaves_few_multiprocessors_idle():
-    """Of 132: the source's prompt by Qwen's gates and ups takes whole tiles, in twelve rounds all but full."""
+    """Of 132: the source's prompt by Qwen's gates and ups takes whole tiles, in rounds all but full."""
     assert prompt_products.tile_of(prompt_products.FP16, 17920, 1848, 132) == 168
     for n, batch in ((17920, 512), (28672, 1848), (8960, 8192)):
         for rung in prompt_products.LADDERS["prompt_product"]:

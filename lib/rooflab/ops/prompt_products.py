@@ -1,4 +1,4 @@
-"""A prompt's products on a Hopper by blocks that stay, with Q8_0 or FP16 weights; gates are applied on the way.
+"""A prompt's products on a Hopper by blocks that stay, of Q8_0 or FP16 weights; gates are applied there too.
 
 A row of x is a token. Gates and ups are rows of one matrix, eight of the one and eight of the other by turns
 (rooflab.ops.decoder.pair_gates).

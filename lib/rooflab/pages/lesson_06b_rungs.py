@@ -104,10 +104,9 @@ def worth(every: Rows, gpu: str, width: int, first: str | None, second: str) -> 
     said = _rate_said(every, width, first, second) or "not recorded with the heads of the first chart"
     display.say(f"*Rung {second.partition('_')[0]} on the {gpu}*, {said}.")
     apart = ("9_wgmma", *study.BETWEEN, "11_tma")
-    if (first, second) == (apart[0], apart[-1]) and (
-        said := _one_by_one(_at_chart(every, apart, width), apart)
-    ):
-        display.say(said)
+    rows = _at_chart(every, apart, width)
+    if (first, second) == (apart[0], apart[-1]) and len(rows):
+        display.say(_one_by_one(rows, apart))
 
 
 # What each rung between 9 and 11 changes, and what is left for 11.
@@ -115,18 +114,14 @@ _CHANGES = ("TMA copies", "blocks stay", "late rescaling", "packed heads and oth
 
 
 def _one_by_one(rows: Rows, apart: tuple[str, ...]) -> str:
-    """What each of rung 11's changes is worth where they are made one after the other; nothing unrecorded."""
-    if rows.empty:
-        return ""
+    """What each of rung 11's changes is worth where they are made one after the other."""
     times = [
         f"{change} {rows.loc[after, 'tflop_s'] / rows.loc[before, 'tflop_s']:.2f}"
         for change, before, after in zip(_CHANGES, apart, apart[1:], strict=False)
     ]
-    row, links = (
-        rows.iloc[0],
-        [f"[{name.partition('_')[0]}](../kernels/attention/{name}.cu)" for name in apart],
-    )
-    text = f"One change after the other, in rungs {listed(links[1:-1])}, {row['head_dim']} wide, "
+    row = rows.iloc[0]
+    links = [f"[{name.partition('_')[0]}](../kernels/attention/{name}.cu)" for name in apart[1:-1]]
+    text = f"One change after the other, in rungs {listed(links)}, {row['head_dim']} wide, "
     return text + f"{row['seq']:,} tokens, each times the speed before: {', '.join(times)}."
 
 

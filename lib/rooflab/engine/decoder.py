@@ -48,11 +48,11 @@ class Paths:
     fused: bool = True
 
     def gates_in_product(self, format: str, n: int) -> bool:
-        """Whether a Hopper's product of n tokens with FP16 weights, or with halves made of others, applies
-        the gates itself.
+        """Whether a Hopper's product of n tokens applies the gates itself: with Q8_0 weights as they are, and
+        in a long prompt with FP16 weights, or halves made of others.
         """
-        if format == "int4_g128" and self.mmq and n <= SHORT or format == "q8_0" and self.mmq:
-            return False  # multiplied as they are
+        if self.mmq and (format == "q8_0" or format == "int4_g128" and n <= SHORT):
+            return self.fused and format == "q8_0"
         return self.fused and n >= GATED
 
 

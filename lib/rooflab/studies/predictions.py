@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rooflab import dispatch, engine
+from rooflab import dispatch, engine, ops
 from rooflab.hardware import perf_model, roofline
 from rooflab.hardware.device import Device
 from rooflab.numerics import model_shapes
@@ -237,8 +237,10 @@ def _prompt_gpu_us(known: Known, model: str, format: str, n: int, paths: engine.
     nearest = min(rates, key=lambda seq: abs(seq - n))
     total += work / rates[nearest] / 1e6
     if paths.rows or not known.prompts:
-        moved = 2 * 16 * shape.hidden + 4 * shape.projected + 6 * shape.mlp  # two norms, rotating, gating
-        return total + shape.layers * (n * moved / machine.gb_s / 1e3 + 4 * known.node_us)
+        # Two norms and rotating, and gating where no product does it.
+        gated = ops.known_arch() == "90" and paths.gates_in_product(format, n)
+        moved = 2 * 16 * shape.hidden + 4 * shape.projected + (0 if gated else 6 * shape.mlp)
+        return total + shape.layers * (n * moved / machine.gb_s / 1e3 + (3 if gated else 4) * known.node_us)
     nearest = min(known.prompts, key=lambda seq: abs(seq - n))
     parts = known.prompts[nearest]
     return total + (parts.get("norm", 0.0) + parts.get("rest", 0.0)) * n / nearest

@@ -53,6 +53,7 @@ from rooflab.ops.attention_tiles import (
     standing_of,
     tile_of,
 )
+from rooflab.ops.attention_tiles import BETWEEN as BETWEEN
 from rooflab.ops.attention_tiles import HEADS as HEADS
 from rooflab.ops.attention_tiles import LAWFUL as LAWFUL
 from rooflab.ops.attention_tiles import Launch as Launch

@@ -51,6 +51,8 @@ STANDING = (
     *("19_blocks_stay", "20_lazy_rescale", "11_tma", "12_warp_specialised", "14_pack_gqa"),
     *("15_warp_vote", "16_wide_stores", "17_short_chain"),
 )
+# Those that take rung 11's step apart: timed where a ladder shows each rung, and not in sweeps.
+BETWEEN = ("18_tma_copies", "19_blocks_stay", "20_lazy_rescale")
 # Those that read their operands through maps of boxes.
 BOXED = ("18_tma_copies", *STANDING)
 # Of these, those whose rows are pairs of query and head, which come as boxes of three dimensions.

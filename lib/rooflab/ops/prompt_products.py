@@ -52,7 +52,7 @@ _SHARED = 231424  # bytes of dynamic shared memory beside barriers
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    return source_of_callable(prompt_product, tile_of, stages_of, together_of)
+    return source_of_callable(prompt_product, macros_for, tile_of, stages_of, together_of)
 
 
 def rung_for(w: Any) -> Rung:
@@ -90,6 +90,13 @@ def together_of(k: int, tokens: int) -> int:
     return max(1, (1 << 24) // (2 * k * tokens))
 
 
+def macros_for(rung: Rung, n: int, batch: int, sms: int, gate: bool, **options: int) -> dict[str, int]:
+    """The launch rule: a rung's macros for so many rows and tokens on so many multiprocessors."""
+    tokens = options.get("TOKENS", tile_of(rung, n, batch, sms))
+    stages = stages_of(rung, tokens, gate)[0]
+    return rung.with_defaults({"TOKENS": tokens, "STAGES": stages, "GATE": int(gate), **options})
+
+
 @with_target()
 def prompt_product(
     x: Any, w: Any, *, gate: bool = False, out: Any = None, together: int | None = None, **options: int
@@ -114,9 +121,8 @@ def prompt_product(
     else:
         check_array("w", w, "float16", n * k, 16)
     sms = _sms()
-    tokens = options.get("TOKENS", tile_of(rung, n, batch, sms))
-    stages, shared = stages_of(rung, tokens, gate)
-    macros = rung.with_defaults({"TOKENS": tokens, "STAGES": stages, "GATE": int(gate), **options})
+    macros = macros_for(rung, n, batch, sms, gate, **options)
+    tokens, shared = macros["TOKENS"], stages_of(rung, macros["TOKENS"], gate)[1]
     width = n // 2 if gate else n
     out = x.new_empty((batch, width)) if out is None else out
     check_array("out", out, "float16", batch * width, 16)

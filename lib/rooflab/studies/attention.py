@@ -147,15 +147,11 @@ def best(head_dim: int) -> list[str]:
     return ["6_cp_async" if head_dim <= op.WIDEST["6_cp_async"] else "8_head_dim_slices", "13_mbarrier_ring"]
 
 
-# Rungs that take a step of several ideas apart: timed where a ladder shows each rung, and not in sweeps.
-BETWEEN = ("18_tma_copies", "19_blocks_stay", "20_lazy_rescale")
-
-
 def hopper(head_dim: int, format: str = "fp16") -> list[str]:
     """Hopper's rungs for the width that sweeps look at, those that take the format."""
     rungs = (rung for rung in op.LADDERS["attention"] if head_dim in op.HOPPER.get(rung.name, ()))
-    kept = (rung for rung in rungs if rung.name not in BETWEEN)
-    return [rung.name for rung in kept if format == "fp16" or "BF16" in rung.defines]
+    able = (rung.name for rung in rungs if format == "fp16" or "BF16" in rung.defines)
+    return [name for name in able if name not in op.BETWEEN]
 
 
 def sweep(seq: int, head_dim: int, window: int | None = None, **more: Any) -> list[Case]:

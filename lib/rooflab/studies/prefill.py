@@ -230,11 +230,8 @@ class Prefill(Study):
         if module is mmq:
             macros = rung.with_defaults(mmq.options_for(rung, n, seq))
         elif module is prompt_products:
-            tokens = prompt_products.tile_of(
-                rung, n, seq, 132
-            )  # SMs of every Hopper that the course has seen
-            stages = prompt_products.stages_of(rung, tokens, True)[0]
-            macros = rung.with_defaults({"TOKENS": tokens, "STAGES": stages, "GATE": 1})
+            sms = 132  # of every Hopper that the course has seen
+            macros = prompt_products.macros_for(rung, n, seq, sms, True)
         return rung, macros, rule + module.launch_rule(rung)
 
     def identity(self, case: Case, arch: str | None) -> str:

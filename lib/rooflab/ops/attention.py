@@ -28,6 +28,7 @@ from rooflab.ops.attention_operands import (
     softmax_scale,
     workspace_for,
 )
+from rooflab.ops.attention_tiles import BETWEEN as BETWEEN
 from rooflab.ops.attention_tiles import (
     BOXED,
     HOPPER,
@@ -53,7 +54,6 @@ from rooflab.ops.attention_tiles import (
     standing_of,
     tile_of,
 )
-from rooflab.ops.attention_tiles import BETWEEN as BETWEEN
 from rooflab.ops.attention_tiles import HEADS as HEADS
 from rooflab.ops.attention_tiles import LAWFUL as LAWFUL
 from rooflab.ops.attention_tiles import Launch as Launch

@@ -1,5 +1,6 @@
 """Libraries' first calls, made ahead and several at a time."""
 
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -71,9 +72,28 @@ def test_one_first_call_starts_no_process(gpu):
 
 def test_libraries_keep_what_they_compile_unless_a_user_says_otherwise(monkeypatch):
     name = "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED"
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     monkeypatch.setenv(name, "0")
     warming.keep_compiled()
     assert warming.os.environ[name] == "0"
     monkeypatch.delenv(name)
     warming.keep_compiled()
     assert warming.os.environ[name] == "1"
+
+
+def test_processes_keep_bytecode_in_the_build_folder_where_none_may_lie_beside_sources(monkeypatch, tmp_path):
+    code = "import sys; print(sys.dont_write_bytecode, sys.pycache_prefix)"
+    monkeypatch.setattr(warming, "BUILD", tmp_path)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX")
+    warming.keep_compiled()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", str(tmp_path / "bytecode")]
+
+
+def test_where_python_writes_bytecode_nothing_changes(monkeypatch):
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "kept")
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    warming.keep_compiled()
+    assert warming.os.environ["PYTHONPYCACHEPREFIX"] == "kept"

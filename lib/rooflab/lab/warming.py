@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from rooflab import studies
 from rooflab.bench import gate
 from rooflab.lab.progress import Progress
+from rooflab.paths import BUILD
 from rooflab.records.case import Case
 from rooflab.studies.base import Study
 from rooflab.studies.estimates import first_call
@@ -21,8 +22,14 @@ _MEMORY_BYTES = 6 * 2**30  # of the GPU, that a process may need for a context, 
 
 
 def keep_compiled() -> None:
-    """Have libraries keep on disk what they compile, where they do so only if they are asked to."""
+    """Have libraries, and in processes that are started from now on Python, keep on disk what they compile,
+    where they do so only if they are asked to.
+    """
     os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
+    # Images often keep Python from writing bytecode beside its sources. Each process that a profiler watches
+    # would then compile torch's anew.
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(BUILD / "bytecode"))
 
 
 def processes() -> int:

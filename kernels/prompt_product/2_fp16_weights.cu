@@ -3,7 +3,7 @@
 // Purpose  cuBLAS stores gates and ups, 4 mlp bytes a token, only to have another kernel read them and leave 2 mlp. Here the
 //          sums of a gate and of its up are in one thread, which stores what the next product reads.
 // Shapes   w [n][k] half, x [batch][k] half, y [batch][n] half, or with GATE [batch][n / 2]: SiLU of eight rows times the
-//          eight after them (rooflab.ops.decoder.pair_gates). All 16-byte aligned, k a multiple of 64, n of 16. sm_90a.
+//          eight after them (rooflab.ops.decoder.pair_gates). All 16-byte aligned, k a multiple of 128, n of 16. sm_90a.
 // Bytes    2 n k and 2 batch k read + 2 batch n written, with GATE batch n.
 // Launch   three warpgroups a block: one copies, two multiply 64 rows by a tile's TOKENS; clusters of two blocks, as many as
 //          the multiprocessors hold, or as there are pairs of tiles. Dynamic shared memory: STAGES tiles of 128 bytes a row
@@ -12,7 +12,8 @@
 //          STAGES = 5: tiles in the ring of shared memory;
 //          GATE = 0: 1 to store SiLU of eight rows times the eight rows after them.
 // Branch   from rung 1: weights are halves, which the tensor cores read from shared memory, so nothing is converted. A step
-//          brings 1.5 to 1.9 times the bytes; so two blocks with the same tokens each fetch half of them for both.
+//          brings 1.5 to 1.9 times the bytes; so two blocks with the same tokens each fetch half of them for both. Sums are
+//          kept of two tiles by turns: while one tile's leave, the next one's first products run.
 #include "common/ptx/cluster.cuh"
 #include "common/ptx/mbarrier.cuh"
 #include "common/ptx/stmatrix.cuh"
@@ -169,7 +170,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
             tile += step;
             if (tile >= tiles) break;
         }
-        warpgroup_wait<0>();  // products that nobody needs
+        warpgroup_wait<0>();  // by the chunks after the last tile
     }
     cluster_wait();  // stay while the other block copies into this one's memory
 }

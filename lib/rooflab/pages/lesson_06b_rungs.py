@@ -9,7 +9,7 @@ from rooflab.lab import Lab
 from rooflab.ops import attention as op
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
-from rooflab.view import diagram, display
+from rooflab.view import diagram, display, page
 from rooflab.view.diagram import staying, two_warps
 from rooflab.words import counted, listed
 
@@ -108,6 +108,8 @@ def worth(every: Rows, gpu: str, width: int, first: str | None, second: str) -> 
     rows = _at_chart(every, apart, width)
     if (first, second) == (apart[0], apart[-1]) and len(rows):
         display.say(_one_by_one(rows, apart))
+        for name in op.BETWEEN:
+            page.linked(f"attention/{name}")
 
 
 # What each rung between 9 and 11 changes, and what is left for 11.
@@ -120,10 +122,9 @@ def _one_by_one(rows: Rows, apart: tuple[str, ...]) -> str:
         f"{change} {rows.loc[after, 'tflop_s'] / rows.loc[before, 'tflop_s']:.2f}"
         for change, before, after in zip(_CHANGES, apart, apart[1:], strict=False)
     ]
-    row = rows.iloc[0]
-    links = [f"[{name.partition('_')[0]}](../kernels/attention/{name}.cu)" for name in apart[1:-1]]
-    text = f"One change after the other, in rungs {listed(links)}, {row['head_dim']} wide, "
-    return text + f"{row['seq']:,} tokens, each times the speed before: {', '.join(times)}."
+    row, numbers = rows.iloc[0], listed([name.partition("_")[0] for name in apart[1:-1]])
+    text = f"One change after the other, in rungs {numbers}, {row['head_dim']} wide, {row['seq']:,} tokens, "
+    return text + f"each times the speed before: {', '.join(times)}."
 
 
 # The rungs that the page holds against an earlier one, in its order.

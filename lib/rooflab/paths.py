@@ -9,3 +9,8 @@ NOTEBOOKS = ROOT / "notebooks"
 KERNELS = ROOT / "kernels"
 SECOND = ROOT / "examples" / "second_recording"  # of a GPU in data/, on other cards and hosts
 BUILD = ROOT / "build"
+
+
+def cache() -> Path:
+    """The folder of what may be made anew: $ROOFLAB_CACHE, or build/."""
+    return Path(os.environ.get("ROOFLAB_CACHE") or BUILD)

@@ -81,11 +81,11 @@ def test_libraries_keep_what_they_compile_unless_a_user_says_otherwise(monkeypat
     assert warming.os.environ[name] == "1"
 
 
-def test_processes_keep_bytecode_in_the_build_folder_where_none_may_lie_beside_sources(monkeypatch, tmp_path):
+def test_processes_keep_bytecode_in_the_cache_where_none_may_lie_beside_sources(monkeypatch, tmp_path):
     code = "import sys; print(sys.dont_write_bytecode, sys.pycache_prefix)"
-    monkeypatch.setattr(warming, "BUILD", tmp_path)
+    monkeypatch.setenv("ROOFLAB_CACHE", str(tmp_path))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "")
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "")  # so that what is set below is undone
     monkeypatch.delenv("PYTHONPYCACHEPREFIX")
     warming.keep_compiled()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

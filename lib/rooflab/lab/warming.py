@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from rooflab import studies
 from rooflab.bench import gate
 from rooflab.lab.progress import Progress
-from rooflab.paths import BUILD
+from rooflab.paths import cache
 from rooflab.records.case import Case
 from rooflab.studies.base import Study
 from rooflab.studies.estimates import first_call
@@ -29,7 +29,7 @@ def keep_compiled() -> None:
     # Images often keep Python from writing bytecode beside its sources. Each process that a profiler watches
     # would then compile torch's anew.
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(BUILD / "bytecode"))
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(cache() / "bytecode"))
 
 
 def processes() -> int:

@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from rooflab.errors import MissingTool, UsageError
 from rooflab.ops import Rung
-from rooflab.paths import BUILD, KERNELS
+from rooflab.paths import KERNELS, cache
 from rooflab.records.fingerprint import strip_comments
 from rooflab.runtime.nvrtc import portable_headers
 
@@ -121,7 +121,7 @@ def _family(path: str) -> str:
 
 
 def _cache_folder() -> Path:
-    return Path(os.environ.get("ROOFLAB_CACHE") or BUILD) / "simt"
+    return cache() / "simt"
 
 
 def _digest(*parts: object) -> str:

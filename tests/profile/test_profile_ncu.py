@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fake_tool import fake_tool
 from rooflab import profile
 from rooflab.errors import GateError, MissingTool, UsageError
 from rooflab.profile import ncu
@@ -125,15 +126,14 @@ def fake_ncu(tmp_path, monkeypatch):
         (tmp_path / "log").write_text(log)
         (tmp_path / "stderr").write_text(stderr)
         (tmp_path / "listing").write_text(listing)
-        tool = tmp_path / "ncu"
-        tool.write_text(
-            f"#!{sys.executable}\nimport sys, pathlib\nhere = pathlib.Path({str(tmp_path)!r})\n"
+        fake_tool(
+            tmp_path / "ncu",
+            f"import sys, pathlib\nhere = pathlib.Path({str(tmp_path)!r})\n"
             "args = sys.argv\n"
             "if '--query-metrics' in args:\n    sys.exit(print((here / 'listing').read_text()))\n"
             "pathlib.Path(args[args.index('--log-file') + 1]).write_text((here / 'log').read_text())\n"
-            f"sys.stderr.write((here / 'stderr').read_text())\nsys.exit({code})\n"
+            f"sys.stderr.write((here / 'stderr').read_text())\nsys.exit({code})\n",
         )
-        tool.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
     return install

@@ -1,8 +1,7 @@
 """compute-sanitizer's reports, as an H200 printed them, and the watcher beside it."""
 
-import sys
-
 import pytest
+from fake_tool import fake_tool
 from rooflab import profile
 from rooflab.errors import MissingTool, UsageError
 from rooflab.ops import faults
@@ -59,11 +58,10 @@ def test_an_output_that_was_cut_off_is_no_verdict():
 
 
 def test_run_starts_the_sanitizer_around_the_child(tmp_path, monkeypatch):
-    tool = tmp_path / "compute-sanitizer"
-    tool.write_text(
-        f"#!{sys.executable}\nimport sys\nprint({SYNCCHECK!r})\nprint(sys.argv[1:], file=sys.stderr)\n"
+    fake_tool(
+        tmp_path / "compute-sanitizer",
+        f"import sys\nprint({SYNCCHECK!r})\nprint(sys.argv[1:], file=sys.stderr)\n",
     )
-    tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert sanitizer.run("synccheck", "half_barrier", 63, 300).reports == 160
     with pytest.raises(UsageError, match="no tool 'guess'"):
@@ -71,9 +69,7 @@ def test_run_starts_the_sanitizer_around_the_child(tmp_path, monkeypatch):
 
 
 def test_a_kernel_that_hangs_is_ended_and_gives_no_result(tmp_path, monkeypatch):
-    tool = tmp_path / "compute-sanitizer"
-    tool.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
-    tool.chmod(0o755)
+    fake_tool(tmp_path / "compute-sanitizer", "import time\ntime.sleep(60)\n")
     monkeypatch.setenv("PATH", str(tmp_path))
     found = sanitizer.run("synccheck", "half_barrier", 63, 300, timeout_s=0.5)
     assert tuple(found) == (0, "it did not end", None, None)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_tool import fake_tool
 from rooflab.errors import GateError, MissingTool, UsageError
 from rooflab.profile import cupti, nsys, trace
 
@@ -253,9 +254,9 @@ def fake_nsys(tmp_path, monkeypatch):
     """Installs an nsys whose export is `database`; it refuses options that a wrapper around nsys may set."""
 
     def install(database=None, stderr="", code=0):
-        tool = tmp_path / "nsys"
-        tool.write_text(
-            f"#!{sys.executable}\nimport pathlib, shutil, sys\nargs = sys.argv[1:]\n"
+        fake_tool(
+            tmp_path / "nsys",
+            "import pathlib, shutil, sys\nargs = sys.argv[1:]\n"
             "assert not any(a.startswith(('--sample', '--cpuctxsw', '--force-overwrite')) for a in args)\n"
             "out = pathlib.Path(next(a for a in args if a.startswith('--output=')).split('=', 1)[1])\n"
             f"database = {str(database) if database else None!r}\n"
@@ -263,9 +264,8 @@ def fake_nsys(tmp_path, monkeypatch):
             "else:\n"
             "    assert '--cuda-graph-trace=node' in args and '--whole' in args\n"
             "    if database:\n        out.with_suffix('.nsys-rep').touch()\n"
-            f"    sys.stderr.write({stderr!r})\n    sys.exit({code})\n"
+            f"    sys.stderr.write({stderr!r})\n    sys.exit({code})\n",
         )
-        tool.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
     return install

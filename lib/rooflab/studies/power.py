@@ -60,7 +60,6 @@ def leading(effort: str = "full", device: Sized | None = None) -> list[Case]:
         *_fastest_decode(context),
         *(_prompts(prefill.TRACED) if effort == "full" else []),
         *(_tokens("fp16", decode.LARGE, device) if effort == "full" else []),
-        *(c for c in decode.large(device) if c.impl == decode.GRAPH and effort == "full"),
     ]
 
 
@@ -74,9 +73,9 @@ def more(device: Sized | None = None) -> list[Case]:
         *_attention(128, middle, device=device),
         *attention.leading(_attention(128, last, device=device, causal=False)),
         *(case for width, window in attention.WINDOWED for case in _attention(width, last, window, device)),
-        *_prompts(prefill.PROMPTS[-1]),
         *(case for format in ("q8_0", "int4_g128") for case in _tokens(format, decode.LARGE, device)),
         *(case for format in decode.FORMATS for case in _tokens(format, decode.MODEL, device)),
+        *(case for case in decode.large(device) if case.impl == decode.GRAPH),
     ]
 
 

@@ -4,12 +4,17 @@ Under nbval each lesson has a kernel of its own, and most of a kernel's time is 
 forked ones are as separate as before: nothing that one lesson defines is seen by another.
 """
 
+import contextlib
+import itertools
 import multiprocessing
 import os
+import socket
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any
 from unittest import mock
 
+from jupyter_client.connect import LocalPortCache
 from jupyter_client.provisioning import local_provisioner
 
 _LAUNCHER = "ipykernel_launcher"
@@ -53,8 +58,27 @@ def _run(arguments: list[str], folder: str | None, settings: dict[str, str], gro
     kernelapp.launch_new_instance(argv=arguments)
 
 
+def _ports() -> Callable[[LocalPortCache, str], int]:
+    """What chooses a kernel's ports: this process's own, below those that a system gives away. A kernel binds
+    them a second after they were chosen, and other tests' processes were given the same ones meanwhile.
+    """
+    first = 10000 + os.getpid() % 400 * 50  # those of neighbours, which start together, lie apart
+    numbers = itertools.cycle(range(first, first + 50))
+
+    def choose(_: LocalPortCache, address: str) -> int:
+        for port in itertools.islice(numbers, 50):
+            with contextlib.suppress(OSError), socket.socket() as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as a kernel's own sockets
+                tried.bind((address, port))
+                return port
+        raise OSError(f"Ports {first} to {first + 49} of {address} are all in use.")
+
+    return choose
+
+
 def use() -> None:
-    """Fork Python's kernels from now on, where this system can."""
+    """Fork Python's kernels from now on, where this system can, and give each ports of its own."""
+    mock.patch.object(LocalPortCache, "find_available_port", _ports()).start()
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return
     context = multiprocessing.get_context("forkserver")

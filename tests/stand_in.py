@@ -132,7 +132,7 @@ class Machine:
             cuda = SimpleNamespace(Device=lambda: here, runtime=runtime, is_available=lambda: True)
             vars(cupy).update(cuda=cuda, get_default_memory_pool=lambda: pool)
         if torch := found["torch"]:
-            vars(torch).update(cuda=SimpleNamespace(memory_allocated=lambda: 0))
+            vars(torch).update(cuda=SimpleNamespace(memory_allocated=lambda: 0, empty_cache=lambda: None))
         return found
 
     def _version(self, packages: Sequence[str]) -> str | None:

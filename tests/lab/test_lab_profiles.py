@@ -1,6 +1,7 @@
 """Profiles through the lab: taken once, and left out by name where an instrument cannot be used."""
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -70,27 +71,51 @@ def test_a_profile_taken_once_is_not_taken_again(tmp_path, monkeypatch):
     assert frame["case"].tolist() == [case.id for case in (*others, first)]
 
 
-def test_checks_are_asked_by_several_processes_but_for_those_that_others_disturb(monkeypatch):
-    study, asked, pools = studies.get("decode"), [], []
+@pytest.fixture
+def asked(monkeypatch):
+    """Operators of study decode's cases, a list for each call of its checks; `pools`: processes of each pool,
+    `workers`: how many fit the memory, `failing`: calls that fail.
+    """
+    heard = SimpleNamespace(calls=[], pools=[], workers=6, failing=0)
 
     def checks(self, cases):
-        asked.append([case.operator for case in cases])
+        heard.calls.append([case.operator for case in cases])
+        if len(heard.calls) <= heard.failing:
+            raise RuntimeError("CUDA out of memory.")
         return pd.DataFrame({"case": [case.id for case in cases], "quantity": "q", "value": 1.0})
 
     def pool(workers, mp_context):
-        pools.append(workers)
+        heard.pools.append(workers)
         return ThreadPoolExecutor(1)
 
-    monkeypatch.setattr(type(study), "checks", checks)
+    monkeypatch.setattr(type(studies.get("decode")), "checks", checks)
     monkeypatch.setattr(profiles, "ProcessPoolExecutor", pool)
-    cases = decode_checks.cases()
+    monkeypatch.setattr(profiles, "beside", lambda most, bytes_each: min(most, heard.workers))
+    return heard
+
+
+@pytest.mark.parametrize("workers", [6, 2, 1])
+def test_checks_are_asked_by_as_many_processes_as_fit_but_for_those_that_others_disturb(asked, workers):
+    apart, cases = studies.get("decode").checks_apart, decode_checks.cases()
+    asked.workers = workers
     found = profiles.take("decode", cases, "checks", None)
     assert sorted(found["case"]) == sorted(case.id for case in cases)
-    assert pools == [profiles._PROCESSES] == [len(asked) - 1]
-    assert set(asked[-1]) == set(study.checks_apart) and not set(sum(asked[:-1], [])) & set(
-        study.checks_apart
-    )
-    asked.clear()
-    pools.clear()
-    profiles.take("decode", cases[:3], "checks", None)
-    assert (len(asked), pools) == (1, []), "a few start no process"
+    assert asked.pools == [workers] == [len(asked.calls) - 1]
+    assert set(asked.calls[-1]) == set(apart) and not set(sum(asked.calls[:-1], [])) & set(apart)
+
+
+def test_a_few_checks_start_no_process(asked):
+    profiles.take("decode", decode_checks.cases()[:3], "checks", None)
+    assert (len(asked.calls), asked.pools) == (1, [])
+
+
+def test_checks_of_a_process_that_failed_are_asked_again_alone(asked):
+    asked.failing, cases = 2, decode_checks.cases()
+    found = profiles.take("decode", cases, "checks", None)
+    assert sorted(found["case"]) == sorted(case.id for case in cases)
+    again, apart = asked.calls[-1], studies.get("decode").checks_apart
+    assert [name for name in again if name not in apart] == sum(asked.calls[:2], [])
+    asked.calls.clear()
+    asked.failing = 100  # what fails alone as well is said
+    with pytest.raises(RuntimeError, match="out of memory"):
+        profiles.take("decode", cases, "checks", None)

@@ -18,9 +18,13 @@ from rooflab.studies.estimates import FIRST_CALLS, Estimate
 @pytest.fixture
 def gpu(monkeypatch):
     """A GPU with memory for three processes, which are threads here."""
-    free = 3 * warming._MEMORY_BYTES + 1
-    runtime = SimpleNamespace(memGetInfo=lambda: (free, free))
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    free, kept = 3 * warming._MEMORY_BYTES, [5, 7]  # and what two libraries keep without using it
+    runtime = SimpleNamespace(memGetInfo=lambda: (free - sum(kept), free))
+    unused = SimpleNamespace(free_all_blocks=lambda: kept.remove(5))
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime), get_default_memory_pool=lambda: unused)
+    torch = SimpleNamespace(cuda=SimpleNamespace(empty_cache=lambda: kept.remove(7)))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "torch", torch)
     pools = []
 
     def pool(workers, mp_context):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
 import pandas as pd
 
 from rooflab import studies
+from rooflab.lab.warming import beside
 from rooflab.records import profiles, seal
 from rooflab.records.case import Case
 from rooflab.records.csv_table import write_atomically
@@ -63,21 +63,30 @@ def keep_profile(
 
 
 _PROCESSES = 6
+_MEMORY_BYTES = 12 * 2**30  # of the GPU, that one may need: a model's tensors, its packed weights, float64
 
 
 def _answers(study: str, cases: Sequence[Case]) -> pd.DataFrame:
-    """A study's checks of `cases`: in several processes at a time but for those that others would disturb."""
+    """A study's checks of `cases`: in several processes at a time but for those that others would disturb,
+    and those of a process that failed, which may have been for want of memory, once more alone.
+    """
     of = studies.get(study)
     quiet = of.checks_apart
     apart = [case for case in cases if quiet is None or case.operator in quiet]
     # Cases of one format lie beside each other, as what they share is made once a process.
-    beside = sorted((case for case in cases if case not in apart), key=lambda case: case.format)
-    size = -(-len(beside) // _PROCESSES)
+    together = sorted((case for case in cases if case not in apart), key=lambda case: case.format)
     frames: list[pd.DataFrame] = []
-    if size > _PROCESSES:
-        parts = [beside[start : start + size] for start in range(0, len(beside), size)]
+    if len(together) > _PROCESSES**2:
+        workers = beside(_PROCESSES, _MEMORY_BYTES)
+        size = -(-len(together) // workers)
+        parts = [together[start : start + size] for start in range(0, len(together), size)]
         with ProcessPoolExecutor(len(parts), mp_context=get_context("spawn")) as pool:
-            frames += pool.map(_asked, repeat(study), parts)
+            asked = [(pool.submit(_asked, study, part), part) for part in parts]
+            for answer, part in asked:
+                try:
+                    frames.append(answer.result())
+                except RuntimeError:  # of CUDA's libraries, and of a process that was ended
+                    apart += part
     else:
         apart = list(cases)
     if apart:

@@ -5,6 +5,7 @@ anything is timed. A library keeps what it compiled on disk, where later process
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
@@ -37,6 +38,18 @@ def processes() -> int:
     return max(1, min(12, (os.cpu_count() or 1) - 2))
 
 
+def beside(most: int, bytes_each: int) -> int:
+    """How many processes, `most` at the most, the GPU's memory holds beside this one if each takes so much.
+    Gives back what this process keeps of it without using it.
+    """
+    import cupy
+
+    cupy.get_default_memory_pool().free_all_blocks()
+    if torch := sys.modules.get("torch"):
+        torch.cuda.empty_cache()
+    return max(1, min(most, cupy.cuda.runtime.memGetInfo()[0] // bytes_each))
+
+
 def warm_ahead(wanted: Iterable[tuple[Study, Case]], progress: Progress) -> None:
     """Launch each case once in a process of its own kind. One that fails is left to its measurement, which
     says why.
@@ -44,10 +57,7 @@ def warm_ahead(wanted: Iterable[tuple[Study, Case]], progress: Progress) -> None
     jobs = {(study.name, case.id): first_call(case)[0] for study, case in wanted}
     if len(jobs) < 2:
         return
-    import cupy
-
-    free = cupy.cuda.runtime.memGetInfo()[0]
-    workers = max(1, min(processes(), len(jobs), free // _MEMORY_BYTES))
+    workers = beside(min(processes(), len(jobs)), _MEMORY_BYTES)
     keys = {job: ("first call", *job) for job in jobs}
     seconds = {keys[job]: each / workers for job, each in jobs.items()}
     with progress.over(seconds), ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:

@@ -93,11 +93,13 @@ def _mmq(tokens: int) -> list[Case]:
 def _attention(
     width: int, seq: int, window: int | None = None, device: Sized | None = None, **more: Any
 ) -> list[Case]:
-    """The fastest portable rung, Hopper's, and every library's kernel."""
-    own = [*attention.best(width)[-1:], *attention.hopper(width)]
+    """The last two rungs that the device can run, of which one has always been the fastest, and every
+    library's kernel.
+    """
     slow = ("torch.sdpa_efficient",) if width <= 256 else ()
     found = attention.able(device, attention.sweep(seq, width, window, **more))
-    return [c for c in found if (c.impl in own if c.kind == "own" else c.impl not in slow)]
+    own = [case for case in found if case.kind == "own"]
+    return [*own[-2:], *(case for case in found if case.kind != "own" and case.impl not in slow)]
 
 
 def _fastest_decode(context: int) -> list[Case]:

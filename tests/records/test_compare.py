@@ -55,23 +55,6 @@ def test_the_second_recording_repeats_by_the_graph_clock():
     assert readme.repeated(Store(paths.DATA, "h200-x4")).empty
 
 
-def test_another_gpu_model_is_ahead_of_the_libraries_beside_it_too():
-    from rooflab import paths
-    from rooflab.book import another_gpu
-
-    store = Store(paths.DATA, "h200")
-    other = another_gpu.recorded(store)
-    assert other is not None and other.runs()["gpu"].iloc[0] != store.runs()["gpu"].iloc[0]
-    beside = another_gpu.libraries(other)
-    assert (
-        beside["comparisons"].sum() > 400 and beside["ours faster"].sum() > 0.9 * beside["comparisons"].sum()
-    )
-    ours = another_gpu.operators(store, other, ["read", "attention"]).set_index("operator")
-    speeds = ours["speed there, here 1"].astype(float)
-    assert speeds["read"] < 0.8 < 0.95 < speeds["attention"], "memory is slower there, arithmetic is not"
-    assert another_gpu.recorded(Store(paths.OTHER, other.device)) is None
-
-
 def test_studies_are_those_both_have_or_those_named(tmp_path):
     a, b = device(tmp_path, "h200", {1: 1.0}), device(tmp_path, "l4", {1: 2.0})
     for name, time in (("h200", 3.0), ("l4", 9.0)):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 
 from rooflab import paths
-from rooflab.analysis import way
-from rooflab.book import another_gpu, lessons, readme
+from rooflab.analysis import another_gpu, way
+from rooflab.book import lessons, readme
 from rooflab.errors import MissingRecording, UsageError
 from rooflab.records.store import Store
 from rooflab.studies import decode

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from rooflab import paths
-from rooflab.book import another_gpu
+from rooflab.analysis import another_gpu
 from rooflab.hardware import device
 from rooflab.records import compare
 from rooflab.records.case import parse_options

@@ -1,4 +1,6 @@
-"""What a recording on another GPU model says of kernels that were tuned on the GPU of data/."""
+"""What a recording on another GPU model says of kernels, a law and a dispatcher that were made on the GPU of
+data/.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,20 @@ from collections.abc import Collection
 
 import pandas as pd
 
-from rooflab import paths
+from rooflab import dispatch, paths
 from rooflab.analysis import related
 from rooflab.analysis.evidence import Evidence
+from rooflab.analysis.strategies import label
+from rooflab.hardware import device, perf_model
+from rooflab.hardware.perf_model import Fit, Machine
+from rooflab.ops.strategies import candidates
 from rooflab.records.store import Store
+from rooflab.studies import regimes
 from rooflab.studies.bandwidth import roofs
 from rooflab.studies.power import SIZES
 
 _ROOF = "dram_read"
+_QUANTISED = ("int4_g128", "q8_0")
 _KEYS = ["operator", "format", *SIZES]  # what makes two rows the same work
 
 
@@ -82,3 +90,39 @@ def memory(store: Store, other: Store) -> str:
         f"Recorded from commit {str(other.runs().iloc[-1]['commit'])[:8]}; `rooflab compare {store.device} "
         f"{other.folder.relative_to(paths.ROOT)}` prints every case."
     )
+
+
+def products(other: Store) -> pd.DataFrame:
+    """Every product that was timed there, as lesson 07b's own: cold, by the graph clock, with its label."""
+    rows = regimes.gathered(other.read(study) for study in ("regimes", "gemv", "int4", "mmq"))
+    rows = rows[rows["clock"] == "graph"]
+    named = [label(*each) for each in zip(rows["format"], rows["impl"], strict=True)]
+    return rows.assign(label=named).reset_index(drop=True)
+
+
+def machine(other: Store, here: Machine, spec: device.Device) -> Machine:
+    """The other GPU as the law sees it: its data sheet, times what share of its own `spec` was measured to
+    reach.
+    """
+    found = device.match(str(other.runs().iloc[-1]["gpu"]))
+    assert found is not None, "the table of devices holds every GPU that the course keeps a recording of"
+    return perf_model.scaled(found, here, spec)
+
+
+def choices(other: Store, rows: pd.DataFrame, known: pd.DataFrame, there: Machine, fit: Fit) -> pd.DataFrame:
+    """What it costs there to choose by the law, or by the fastest in `known` rows of this GPU: format, n, k,
+    batch, and law and table, the chosen strategy's time over the fastest one's, of each of the products
+    `rows` with quantised weights that two strategies or more can do.
+    """
+    arch, found = device.get(other.device).sm, []
+    for key, mine in rows.groupby(["format", "n", "k", "batch"]):
+        format, n, k, batch = str(key[0]), *(int(mine[name].iloc[0]) for name in ("n", "k", "batch"))
+        times = mine.set_index("impl")["median_us"]
+        able = candidates(format, n, k, batch, arch, other.device, None) if format in _QUANTISED else []
+        able = [how for how in able if how.name in times]
+        near = dispatch.fastest(known[known["format"] == format], n, k, batch, [how.name for how in able])
+        if len(able) > 1 and near:
+            law = perf_model.fastest(able, n, k, batch, there, fit)[0].name
+            least = min(times[how.name] for how in able)
+            found.append((format, n, k, batch, times[law] / least, times[near[0]] / least))
+    return pd.DataFrame(found, columns=["format", "n", "k", "batch", "law", "table"])

@@ -8,7 +8,7 @@ import pandas as pd
 
 from rooflab import dispatch
 from rooflab.analysis import strategies, unseen
-from rooflab.hardware import crossover, perf_model
+from rooflab.hardware import crossover, device, perf_model
 from rooflab.lab import Lab
 from rooflab.ops.strategies import rung_for
 from rooflab.pages import Opening, Rows
@@ -103,7 +103,8 @@ def chosen(lab: Lab) -> None:
         "The nearest shape is the one with the least |log(n ratio)| + |log(k ratio)|. It counts only where n "
         f"and k, each larger over smaller, are off by a factor of at most {dispatch.NEAR:g} together. Beyond "
         "that, and on a GPU without a recording, the dispatcher takes the kernel that "
-        "[lesson 07b](07b_predicting.ipynb)'s law predicts, and says so."
+        "[lesson 07b](07b_predicting.ipynb)'s law predicts, and says so; but a GPU with the SMs of the "
+        f"{device.get(dispatch.REFERENCE).name}, as many of the same kind, is served by that one's table."
     )
 
 

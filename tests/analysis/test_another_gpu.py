@@ -5,7 +5,7 @@ import pytest
 import rooflab.lab
 from rooflab.analysis import another_gpu, strategies
 from rooflab.hardware import perf_model
-from rooflab.pages import lesson_07b_measured
+from rooflab.pages import lesson_07b_measured, lesson_09c_elsewhere
 from rooflab.records.store import Store
 from rooflab.view import display, plot
 
@@ -82,3 +82,18 @@ def test_the_page_says_what_both_cost_and_what_the_dispatcher_does_with_it(h200,
     h200_elsewhere = type("Lab", (), {"store": Store(tmp_path, "h200")})
     lesson_07b_measured.another_gpu_predicted(h200_elsewhere, timed, here, h200.spec, fit)
     assert said == ["The course keeps no recording of another GPU beside this one."]
+
+
+def test_lesson_09c_lists_the_libraries_there(h200, other, monkeypatch, tmp_path):
+    said, tables = [], []
+    monkeypatch.setattr(display, "say", said.append)
+    monkeypatch.setattr(display, "table", lambda frame, *_, **__: tables.append(frame))
+    lesson_09c_elsewhere.on_another_gpu(h200)
+    assert another_gpu.sentence(other) in said[0] and "not ahead because" in said[0]
+    assert tables[0].equals(another_gpu.libraries(other))
+    few = another_gpu.libraries(other).assign(**{"ours faster": 0})
+    monkeypatch.setattr(another_gpu, "libraries", lambda store: few)
+    lesson_09c_elsewhere.on_another_gpu(h200)
+    assert "not ahead because" not in said[1]
+    lesson_09c_elsewhere.on_another_gpu(type("Lab", (), {"store": Store(tmp_path, "h200")}))
+    assert said[2] == "The course keeps no recording of another GPU beside this one."

@@ -172,16 +172,21 @@ def why_slow(counted: Any, need: float, sms: int, here: Any) -> None:
     filled, waits = f"{one.filled / one.most:.0%}", f"{one.held / one.filled:.0%}"
     of_slots = f"{filled} of the thread slots are filled (occupancy)"
     diagram.bytes_held(each, one, of_slots, "measured rate × latency of a lone load").show()
-    text = f"So {one.kernel} loses three times. Even with all {slots:,} slots of an SM loading, 4 bytes a "
-    text += f"thread are {one.most / each:.0%} of what the memory needs. It fills {filled} of them: blocks "
-    text += (
-        f"end all the time, and others start in their place. And its rate needs only {one.held / 1024:.1f} "
+    text = (
+        f"So two losses of {one.kernel} are counted. Even with all {slots:,} slots of an SM loading, 4 bytes "
     )
     text += (
-        f"KiB under way, {waits} of what the filled slots could hold: a thread also starts, takes part in "
+        f"a thread are {one.most / each:.0%} of what the memory needs. And it fills {filled} of them: blocks "
     )
-    text += f"five shuffles and a barrier, and ends. **{one.most / each:.0%} × {filled} × {waits} is "
-    text += f"{one.held / each:.0%}**, the share of the datasheet's bandwidth that the counters give it."
+    text += "end all the time, and others start in their place. The third is what is left: the measured rate "
+    text += (
+        f"needs {one.held / 1024:.1f} KiB under way, {waits} of what the filled slots could hold, if a load "
+    )
+    text += "takes as long as a lone one. A part may be that a load in a stream takes longer (the next "
+    text += (
+        "section), a part that a thread also starts, takes part in five shuffles and a barrier, and ends. "
+    )
+    text += "These two were not told apart."
     display.say(text)
     _second(found, each, slots)
 

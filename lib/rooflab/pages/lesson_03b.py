@@ -324,7 +324,7 @@ def takeaway(rows: Rows, smaller: Rows, parts: Rows, here: Lab, n: int) -> None:
     by, gpu = rows.set_index("impl"), here.run["gpu"]
     best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
     text = f"- On the {gpu} {best['impl']} reads {best['gb_s']:,.0f} GB/s of a {n:,} × {n:,} matrix, "
-    text += f"{best['roof_fraction']:.0%} of the roof; the source's coalesced rung "
+    text += f"{best['roof_fraction']:.0%} of the roof; realizar's coalesced rung "
     text += f"{slowest['gb_s']:,.0f} GB/s.\n"
     text += "- Change one suspect at a time. Blocks and loads in flight grow together"
     if blamed(smaller, parts):

@@ -1,4 +1,4 @@
-"""What lesson 03c shows: a source's claims about one kernel, each judged by the bars that it set itself."""
+"""What lesson 03c shows: realizar's claims about one kernel, each judged by the bars that it set itself."""
 
 from __future__ import annotations
 
@@ -88,15 +88,23 @@ def _stated(hypotheses: Rows, tests: Rows) -> Rows:
 
 
 def _score(gpu: str, stated: Rows) -> str:
-    """How many claims hold by their own bars."""
+    """How many claims hold by their own bars, and what a verdict on another card is worth."""
     held, refuted = ((stated["word"] == word).sum() for word in (claims.HOLDS, claims.REFUTED))
-    text = f"Of the source's {len(stated)} claims {held} hold on the {gpu} by their own bars, and {refuted} "
+    text = (
+        f"Put to the {gpu}, {held} of realizar's {len(stated)} claims hold by their own bars, and {refuted} "
+    )
     text += "are refuted"
     between = [(claims.SHORT, "falls short", "fall short")]
     between += [(claims.UNRECORDED, "was not recorded", "were not recorded")]
     for word, one, many in between:
         if count := (stated["word"] == word).sum():
             text += f"; {count} {one if count == 1 else many}"
+    card = coalescing.CARD.name.removeprefix("GeForce ")
+    if card not in gpu:
+        text += (
+            f". The claims are about an {card}: a verdict here says whether one carries over, not whether "
+        )
+        text += "it is true there"
     return f"{text}."
 
 
@@ -150,7 +158,7 @@ def _on_the_grid(every: Rows) -> list[str]:
 
 def kernels_said(evidence: Evidence) -> None:
     """Say which three kernels the page puts to the tests."""
-    text = "**Three kernels**, written here from the source's description: *strided*, the one that it had; "
+    text = "**Three kernels**, written here from realizar's description: *strided*, the one that it had; "
     text += "*coalesced*, the one that it designed; and *best*, the fastest of lessons 03 and 03b"
     best = _best(evidence)
     display.say(f"- {text}{f' (`{best}`)' if best else ''}, which is ours.")
@@ -162,12 +170,12 @@ _TESTS = {id: test for id, _, test in claims.shown([c for g in ("hypothesis", "t
 
 
 def _floor() -> float:
-    """Microseconds in which the source's card can read the matrix, by its data sheet."""
+    """Microseconds in which realizar's card can read the matrix, by its data sheet."""
     return coalescing.moved() / coalescing.CARD.dram_gb_s / 1e3
 
 
 def _line(says: str, id: str, marks: Sequence[tuple[float, str]]) -> diagram.Line:
-    """A test of the source on a number line, with what was measured."""
+    """A test of realizar's on a number line, with what was measured."""
     test = _TESTS[id]
     refuted = (test.refuted.sign, test.refuted.value) if test.refuted else None
     found = [(value, words) for value, words in marks if value == value]
@@ -233,7 +241,7 @@ def backwards(gpu: str, evidence: Evidence) -> None:
     text = f"Bad means slow: on the {gpu} "
     text += listed(f"the {name} kernel takes {us:,.1f}" for name, us in times.items()) + " µs."
     if times["coalesced"] > times["strided"]:
-        text += " The kernel that the source designed is the slowest of the three."
+        text += " The kernel that realizar designed is the slowest of the three."
     words = {name: claims.judge(_TESTS["E11"], evidence, subject) for subject, name in names.items()}
     text += "\n\nTake E11: L2, the cache, has to serve over half of all sectors. "
     text += f"Measured: {listed(f'{each.measured} in the {name} kernel' for name, each in words.items())}."
@@ -249,7 +257,7 @@ def backwards(gpu: str, evidence: Evidence) -> None:
 def asked_bars(target_us: float) -> Rows:
     """What each bar in microseconds asks of the memory, a row a bar."""
     known = {claim.name: claim.tests[0] for group in ("hypothesis", "test") for claim in _group(group)}
-    bars = [("the source's target", target_us, N)]
+    bars = [("realizar's target", target_us, N)]
     bars += [("H2's bar", known["H2"].bar.value, N)]  # the hypothesis that names a time
     bars += [("H2's second bar", known["H2"].refuted.value, N)]
     for test, size in (("E1", 4096), ("E2", 2048), ("E3", 8192)):
@@ -289,7 +297,7 @@ def impossible(asks: Rows) -> None:
 
 def carried_over(gpu: str, evidence: Evidence) -> None:
     """Say that a bar in microseconds does not carry over, where the best kernel meets H2's here and the
-    source's card cannot.
+    realizar's card cannot.
     """
     found, card = claims.judge(_TESTS["H2"], evidence, claims.BEST), coalescing.CARD.name
     if found.word == claims.HOLDS and _floor() > _TESTS["H2"].bar.value:
@@ -304,18 +312,18 @@ def carried_over(gpu: str, evidence: Evidence) -> None:
 
 
 def whys(evidence: Evidence, source: Any, gpu: str) -> None:
-    """List the source's whys, each with its own numbers and with what was measured here."""
+    """List realizar's whys, each with its own numbers and with what was measured here."""
     lines = []
     for why in root_cause.whys(evidence, source).itertuples():
         lines.append(f"1. **{why.why}** {why.answer}")
-        lines.append(f"    - The source's numbers: {why.theirs}.")
+        lines.append(f"    - Realizar's numbers: {why.theirs}.")
         lines.append(f"    - Measured on {gpu}: {why.here}.")
-    head = "Why by why: the source's answer, its own numbers, and what was measured"
+    head = "Why by why: realizar's answer, its own numbers, and what was measured"
     display.say(f"<details><summary>{head}</summary>\n\n" + "\n".join(lines) + "\n\n</details>")
 
 
 def missing_why(evidence: Evidence, source: Any, gpu: str) -> None:
-    """Say what of a call was the copy, there and here, and what the source's time is of its bandwidth."""
+    """Say what of a call was the copy, there and here, and what realizar's time is of its bandwidth."""
     moved, strided = coalescing.moved(), coalescing.us(evidence, coalescing.STRIDED)
     copy = source.uploading_us - source.resident_us
     theirs = coalescing.share_of_card(source.strided_us, moved)
@@ -325,21 +333,63 @@ def missing_why(evidence: Evidence, source: Any, gpu: str) -> None:
         f"weights to the GPU, and {source.resident_us / 1e3:.2f} where they stay: "
         f"{copy / source.uploading_us:.0%} of the call is the copy."
     ]
-    if found := _called(evidence):
+    found = _called(evidence)
+    if found:
         lines.append(
             f"**Here** such a call takes {found.call / 1e3:.2f} ms, from ordinary (*pageable*) memory of the "
             f"host, and its kernel {found.kernel / 1e3:.2f}: {1 - found.kernel / found.call:.0%} is the copy."
         )
+    if found and found.kernel > 1.2 * source.resident_us:
+        lines.append(_ours_slower(gpu, found.kernel, source.resident_us))
     lines.append(
-        f"The source does not divide the {source.strided_us / 1e3:.2f} ms of its strided kernel. For "
+        f"Realizar does not divide the {source.strided_us / 1e3:.2f} ms of its strided kernel. For "
         f"{moved / 1e6:.1f} MB they are {moved / source.strided_us / 1e3:.1f} GB/s, {theirs:.1%} of its "
-        f"card's bandwidth; its copy ran at {moved / copy / 1e3:.1f} GB/s. The same addresses take "
-        f"{strided / 1e3:.2f} ms on the {gpu}, {share:.0%} of the bandwidth."
+        f"card's bandwidth. The same addresses take {strided / 1e3:.2f} ms on the {gpu}, {share:.0%} of the "
+        "bandwidth."
     )
     text = "\n".join(f"- {line}" for line in lines)
     if share > 5 * theirs:
-        text += f"\n\n**The {source.strided_us / 1e3:.2f} ms have the size of a copy, not of a kernel.**"
+        text += (
+            f"\n\n**The {source.strided_us / 1e3:.2f} ms probably contain a copy**: their rate is far below "
+        )
+        text += (
+            f"any DRAM, and near that of realizar's copy, {moved / copy / 1e3:.1f} GB/s. That is no proof. "
+        )
+        text += f"That copy alone took {copy / 1e3:.2f} ms"
+        text += ", longer than this whole call" if copy > source.strided_us else ""
+        text += f"{_copies_vary(evidence, found)}."
     display.say(text)
+
+
+def _ours_slower(gpu: str, ours: float, theirs: float) -> str:
+    """That the coalesced kernel takes `ours` microseconds here and `theirs` as published, and what of that is
+    known.
+    """
+    card, bytes_ = coalescing.CARD, coalescing.moved()
+    text = f"**Ours takes {ours / theirs:.1f} times as long as theirs**: the coalesced kernel takes "
+    text += (
+        f"{ours / 1e3:.2f} ms on the {gpu}, and was published with {theirs / 1e3:.2f} on the {card.name}. "
+    )
+    if bytes_ < card.l2_mb * 2**20:
+        text += (
+            f"Their matrix of {bytes_ / 2**20:.0f} MiB fits that card's L2 of {card.l2_mb:g} MiB, so theirs "
+        )
+        text += "may have read it from there; or their kernel differs from its description. "
+    return f"{text}Which it is is not known: **verdicts on *coalesced* are on our reconstruction of it.**"
+
+
+def _copies_vary(evidence: Evidence, found: _Called | None) -> str:
+    """What two of our copies from pageable memory take; empty where one was not recorded."""
+    try:
+        alone = evidence.us("bandwidth", operator="h2d", impl="pageable")
+    except NoEvidence:
+        return ""
+    if found is None:
+        return ""
+    return (
+        f", and copies from pageable memory vary: ours of as many bytes takes {alone / 1e3:.2f} ms in part "
+        f"01b and {(found.call - found.kernel) / 1e3:.2f} here"
+    )
 
 
 # --- verdicts -----------------------------------------------------------------------------------------------
@@ -363,7 +413,7 @@ def hypotheses_said(verdicts: Rows) -> None:
     lines = []
     if word["H4"] == claims.REFUTED and word["H4 in rows"] == claims.HOLDS:
         lines.append(
-            f"H4: in the source's layout, loads of 16 bytes a lane have {value['H4']:.2f} times the speed of "
+            f"H4: in realizar's layout, loads of 16 bytes a lane have {value['H4']:.2f} times the speed of "
             "4 bytes, for a reason that part 03b did not find. Its restatement compares 16 bytes with 2, in "
             f"FP16 rows as models store them: {value['H4 in rows']:.2f} times."
         )
@@ -385,8 +435,8 @@ def tests_said(judged: Rows) -> None:
         )
     if word["E10 by padding"] == claims.REFUTED:
         lines.append(
-            f"E10: taking bank conflicts away makes `{coalescing.PADDED}` {value['E10 by padding']:.2f} "
-            "times as fast, which is not the factor expected."
+            f"E10 restated says: {found['says']['E10 by padding'].rstrip('.').lower()}. Taking them away "
+            f"makes `{coalescing.PADDED}` {value['E10 by padding']:.2f} times as fast."
         )
     _folded(judged, "tests", lines)
 
@@ -406,7 +456,7 @@ def explored(rows: Rows, here: Lab, gpu: str) -> Any:
     cold = rows[(rows["options"] == "") & (rows["cache"] == "cold")]
     sizes = cold.groupby("clock")["n"].agg(lambda each: sorted(set(each)))
     few = [clock for clock in sizes.index if clock != "graph" and len(sizes[clock]) == 1]
-    text = "The *event* and *wall* clocks include what a call costs; the source's mean of a thousand "
+    text = "The *event* and *wall* clocks include what a call costs; realizar's mean of a thousand "
     text += "iterations was probably taken by one of these."
     if few:
         clocks = listed(f"*{clock}*" for clock in few)

@@ -27,7 +27,7 @@ from rooflab.view.diagram.reading import part_of
 from rooflab.view.diagram.words import half
 from rooflab.words import listed, times
 
-# What the source's kernel does with each weight, an instruction each; loads and addresses come on top.
+# What decode-roofline's kernel does with each weight, an instruction each; loads and addresses come on top.
 LEAST = ("shift", "mask", "- 8", "to float", "x to float", "× and + in one")
 _RUNGS = int4.LADDERS["int4"]
 _WARPS = {"7.5": 32, "8.6": 48, "8.9": 48, "12.0": 48}  # that an SM holds at most; others hold 64

@@ -231,7 +231,8 @@ def peaks(gpu: Any, here: Any, tops: Any) -> None:
     table = tops.assign(held=100 * tops["capped"])
     display.table(table, names, dict.fromkeys(list(names)[1:], "{:,.0f}"), said)
     forms = dict.fromkeys(list(behind)[1:], "{:,.0f}")
-    display.table(table, behind, forms, "Shares, and clock and power while sustained", folded=True)
+    title, said = "Shares, and clock and power while sustained", _odd_power(table)
+    display.fold_parts(title, [(table, behind, forms), *[said] * bool(said)])
     for roof, share, sheet in tops[tops["share"] < 60][["roof", "share", "sheet"]].to_numpy():
         text = f"**100% of {roof} is {share:.0f}% of the datasheet**: the roof is the best product that the "
         text += "library reached, not what the chip can do at most."
@@ -240,6 +241,19 @@ def peaks(gpu: Any, here: Any, tops: Any) -> None:
             text += f" {twin['roof'].iloc[-1]}, for which the datasheet gives the same rate, reaches "
             text += f"{twin['burst'].iloc[-1]:,.0f}."
         display.say(text)
+
+
+def _odd_power(table: Any) -> str:
+    """That a peak draws more than one that is held down, where it is not; nothing without such a pair."""
+    free, held = table[table["held"] < 1], table[table["held"] > 99]
+    if free.empty or held.empty or not free["watts"].max() > held["watts"].min():
+        return ""
+    more, less = free.loc[free["watts"].idxmax()], held.loc[held["watts"].idxmin()]
+    return (
+        f"{more['roof']} draws {more['watts']:.0f} W and is never held down, {less['roof']} draws "
+        f"{less['watts']:.0f} W and always is. The driver averages power over a window of its own, and the "
+        "power limit was not recorded: so the pair is not explained, and these watts are rough."
+    )
 
 
 def power(gpu: Any, here: Any, tops: Any) -> None:

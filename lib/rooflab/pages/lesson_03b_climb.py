@@ -57,6 +57,26 @@ def start_us(here: Lab) -> float:
     return bandwidth.fixed_us(found, here.roof["dram_read"].value) if len(found) else float("nan")
 
 
+def measured_need(here: Lab) -> str:
+    """What the read roof needs in flight by the latency of a lone load and by lesson 01's measurement, as the
+    end of a clause: " by the latency of a lone load, and 8.3 MiB for 98% of it as lesson 01 measured".
+    """
+    sms, roof = int(here.run["sms"]), here.roof["dram_read"].value
+    text, cases = " by the latency of a lone load", here.held("bandwidth", bandwidth.in_flight(sms))
+    rows = here.measure("bandwidth", cases) if cases else None
+    if rows is None or rows.empty:
+        return text
+    found = [bandwidth.in_flight_bytes(studies.get("bandwidth").case(name), sms) for name in rows["case"]]
+    near = rows.assign(flying=found).sort_values("flying")
+    near = near[near["gb_s"] >= 0.95 * roof]
+    if near.empty:
+        return text
+    first = near.iloc[0]
+    return (
+        f"{text}, and {mib(first['flying'] * sms)} for {first['gb_s'] / roof:.0%} of it as lesson 01 measured"
+    )
+
+
 def left_by_rung_3(rows: Rows, here: Lab, n: int) -> None:
     """Say what of rung 3's time its bytes are, and what start and finish; what is left is to be saved."""
     three, roof = rows.set_index("impl").loc["3_split_k"], here.roof["dram_read"].value

@@ -44,7 +44,7 @@ def opening(here: Lab, n: int, k: int) -> Opening:
     if {"1_warp_row", "torch.matmul"} <= set(by.index):
         plain, dense = by.loc["1_warp_row"], by.loc["torch.matmul"]
         answer += (
-            f", {'but' if slower else 'and'} a plain kernel that unpacks it while it multiplies (*fused*) "
+            f", {'but' if slower else 'and'} a plain kernel that unpacks it while it multiplies (fused) "
         )
         answer += f"takes {plain['median_us']:.1f} µs on the {here.run['gpu']}, FP16 by cuBLAS "
         answer += f"{dense['median_us']:.1f}"

@@ -58,11 +58,11 @@ def start_us(here: Lab) -> float:
 
 
 def measured_need(here: Lab) -> str:
-    """What the read roof needs in flight by the latency of a lone load and by lesson 01's measurement, as the
-    end of a clause: " by the latency of a lone load, and 8.3 MiB for 98% of it as lesson 01 measured".
+    """That the latency of a lone load gives only the least that the read roof needs in flight, and what
+    lesson 01 measured, as the end of a clause: " at least (8.3 MiB for 98% of it, by lesson 01)".
     """
     sms, roof = int(here.run["sms"]), here.roof["dram_read"].value
-    text, cases = " by the latency of a lone load", here.held("bandwidth", bandwidth.in_flight(sms))
+    text, cases = " at least", here.held("bandwidth", bandwidth.in_flight(sms))
     rows = here.measure("bandwidth", cases) if cases else None
     if rows is None or rows.empty:
         return text
@@ -72,9 +72,7 @@ def measured_need(here: Lab) -> str:
     if near.empty:
         return text
     first = near.iloc[0]
-    return (
-        f"{text}, and {mib(first['flying'] * sms)} for {first['gb_s'] / roof:.0%} of it as lesson 01 measured"
-    )
+    return f"{text} ({mib(first['flying'] * sms)} for {first['gb_s'] / roof:.0%} of it, by lesson 01)"
 
 
 def left_by_rung_3(rows: Rows, here: Lab, n: int) -> None:

@@ -18,7 +18,6 @@ from rooflab.pages.lesson_03b import latency
 from rooflab.studies import bandwidth
 from rooflab.studies import gemv as study
 from rooflab.view import display, explorer, page, plot
-from rooflab.words import counted as counted_words
 from rooflab.words import listed
 
 
@@ -118,7 +117,7 @@ def in_flight(here: Lab, rows: Rows, rungs: Sequence[Rung], n: int, sms: int) ->
     loads = ((4, 2), (1, 16), (int(rungs[2].with_defaults({})["UNROLL"]), 16))  # a lane's at a time, of bytes
     each = [many * size for many, size in loads]
     said = [
-        f"{lanes * size / 2**20:.1f} MiB in rung {k} ({counted_words(many, 'load')} of {wide} bytes a lane)"
+        f"{lanes * size / 2**20:.1f} MiB in rung {k} ({many} × {wide} bytes a lane)"
         for k, (size, (many, wide)) in enumerate(zip(each, loads, strict=True), 1)
     ]
     needed = roofline.bytes_in_flight(roof, wait)

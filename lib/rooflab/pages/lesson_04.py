@@ -148,8 +148,7 @@ def errors_explained(costs: dict[str, Any], sizes: Any) -> None:
         f"{sizes[2]} to {sizes[-1]} little is left to save, {1 - bits[-1] / bits[2]:.0%}. That speaks for "
         f"{sizes[2]} where outliers are few: in groups of {sizes[2]} rare ones make the error "
         f"{spoilt:.1f} times "
-        "as large, and the groups that hold one account for the increase. No kernel changes any of "
-        "this: they multiply by exactly what is stored."
+        "as large, and the groups that hold one account for the increase."
     )
 
 

@@ -49,7 +49,6 @@ def opening(here: Lab, n: int, k: int) -> Opening:
         answer += f"takes {plain['median_us']:.1f} µs on the {here.run['gpu']}, FP16 by cuBLAS "
         answer += f"{dense['median_us']:.1f}"
         answer += "".join(f" (by lesson 03d's kernel {us:.1f})" for us in plain_fp16["median_us"])
-        answer += f". It reads its few bytes at {plain['roof_fraction']:.0%} of the roof"
     answer += f". {ladder_gains(here, n, k)}".rstrip()
     able = (
         "pack weights into four bits with a scale a group, and unpack them",

@@ -213,11 +213,11 @@ def test_a_prompt_is_taken_apart_from_its_bound_on_where_it_was_traced(h200, pro
     pie = ablation.pie(traced)
     lesson_08b_kinds.beyond_the_bound(pie, prompts, bound, prefill.TRACED)
     took = re.search(r"From the bound, \d\.\d ms, to the (\d+\.\d) ms", texts[0])
-    assert took and "near the tensor cores' peak" in texts[0]
+    assert took and "near the roof" in texts[0]
     found = [float(each) for each in re.findall(r"(?:take|takes|gating|remaining) (\d+\.\d)", texts[0])]
     assert len(found) == 4 and sum(found) == pytest.approx(float(took[1]), abs=0.15)
     lesson_08b_kinds.beyond_the_bound(pie, prompts, bound.assign(ms=1.0), prefill.TRACED)
-    assert "near the tensor cores' peak" not in texts[1]
+    assert "near the roof" not in texts[1]
     lesson_08b_kinds.beyond_the_bound(pie[:0], prompts, bound, prefill.TRACED)
     assert len(texts) == 2
 

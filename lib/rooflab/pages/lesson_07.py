@@ -425,7 +425,7 @@ def takeaway(wide: Rows, gpu: str, n_asked: int, k: int, drawn: Rows) -> None:
     text += "- Weights are held in few orders, and the order decides which kernels can be chosen.\n"
     if len(drawn):
         text += f"- On {len(unseen.won(drawn))} of {len(drawn)} shapes not tuned for ours is no slower than "
-        text += "the fastest library: test a kernel on shapes that it has not seen."
+        text += "the fastest library recorded: test a kernel on shapes that it has not seen."
     display.say(text.strip())
 
 

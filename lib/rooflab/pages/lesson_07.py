@@ -111,7 +111,7 @@ def bounds(lab: Lab, n: int, k: int) -> Rows:
     """Every way to multiply: what it does, the unit that does its arithmetic, bytes and bound at one "
     "token, ridge."""
     unit = {"fp32": "FP32 lanes", "dp4a": "dp4a", "fp16_tensor": "FP16 tensor cores"}
-    unit["int8_scaled"] = "int8 tensor cores"
+    unit |= dict.fromkeys(perf_model.SCALING, "int8 tensor cores")
     there = strategies.machine(lab)
     bounds = []
     for w in perf_model.STRATEGIES:

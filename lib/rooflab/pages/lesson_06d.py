@@ -391,8 +391,8 @@ def _shares_said(whole: Rows) -> str:
     for model, group in whole.groupby("model", sort=False):
         first, last = group.iloc[0], group.iloc[-1]
         text += f"- {model}: with rung 1 from {first['share_before']:.0%} at {first['seq']} tokens to "
-        text += f"{last['share_before']:.0%} at {last['seq']}; with {last['rungs']} from "
-        text += f"{group['share_after'].min():.0%} to {group['share_after'].max():.0%}.\n"
+        text += f"{last['share_before']:.0%} at {last['seq']}; with {last['rungs']} "
+        text += f"between {group['share_after'].min():.0%} and {group['share_after'].max():.0%}.\n"
     slow = whole[whole["scaled"]]
     if len(slow):
         long = ", ".join(str(s) for s in sorted(set(slow["seq"])))

@@ -173,7 +173,7 @@ def own_roofs(ax: Any, timed: Rows, keys: list[Any], best: Any, gb_s: float) -> 
         rate = gb_s * 1e9 / timed.loc[keys[mine[-1]], "bytes"]  # of ours, which comes last
         plot.roof_line(ax, rate, f"{ablation.FORMATS[format]} memory {rate:.0f}", vertical=True)
         ax.lines[-1].set_ydata([1 - (mine[-1] + 1) / len(keys), 1 - mine[0] / len(keys)])
-        said += f" The roof of {ablation.FORMATS[format]} is {rate:,.0f} tok/s."
+        said += f" {ablation.FORMATS[format]}'s roof: {rate:,.0f} tok/s."
     return said
 
 

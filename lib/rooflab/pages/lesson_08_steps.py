@@ -161,11 +161,8 @@ def _climb(rates: dict[str, Any]) -> str:
     bare = [f for f in rest if f in lesson_08_timeline.hardly_deferred()]
     ways = ((by_six, "3, 6 and 7"), ([f for f in rest if f not in bare], "3, 5 and 7"), (bare, "3 and 7"))
     found = [f"in {listed(ablation.FORMATS[f] for f in names)} rungs {way}" for names, way in ways if names]
-    text = f"The steps to build, in order: {'; '.join(found)}."
-    if bare:
-        text += f" In {listed(ablation.FORMATS[f] for f in bare)} rung 7 is built on rung 5's code, which "
-        text += "there hardly differs from rung 3."
-    return text
+    text = f"The steps to build, in order: {'; '.join(found)}"
+    return f"{text} (7 on rung 5's code, which there hardly differs from 3's)." if bare else f"{text}."
 
 
 def _level(gain: float) -> bool:

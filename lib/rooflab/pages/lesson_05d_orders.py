@@ -23,8 +23,8 @@ _LEFT_OVER = (
 
 _STREAM_K = """
 Rung 8 is rung 7 with persistent blocks. Each takes its part of the tiles left over, which are divided along
-k, then tile after tile (**stream-K**, as INT4's rung 13 in [04c](04c_batch.ipynb)). It does them first, so
-that the sums that other blocks need are written early.
+k, then tile after tile ([**stream-K**](https://arxiv.org/abs/2301.03598), as INT4's rung 13 in
+[04c](04c_batch.ipynb)). It does them first, so that the sums that other blocks need are written early.
 """
 
 

@@ -112,7 +112,7 @@ def bounds(lab: Lab, n: int, k: int) -> Rows:
     """Every way to multiply: what it does, the unit that does its arithmetic, bytes and bound at one "
     "token, ridge."""
     unit = {"fp32": "FP32 lanes", "dp4a": "dp4a", "fp16_tensor": "FP16 tensor cores"}
-    unit["int8_scaled"] = "int8 tensor cores"
+    unit |= dict.fromkeys(perf_model.SCALING, "int8 tensor cores")
     there = strategies.machine(lab)
     bounds = []
     for w in perf_model.STRATEGIES:
@@ -426,7 +426,7 @@ def takeaway(wide: Rows, gpu: str, n_asked: int, k: int, drawn: Rows) -> None:
     text += "- Weights are held in few orders, and the order decides which kernels can be chosen.\n"
     if len(drawn):
         text += f"- On {len(unseen.won(drawn))} of {len(drawn)} shapes not tuned for ours is no slower than "
-        text += "the fastest library: test a kernel on shapes that it has not seen."
+        text += "the fastest library recorded: test a kernel on shapes that it has not seen."
     display.say(text.strip())
 
 

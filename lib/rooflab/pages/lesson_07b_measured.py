@@ -8,7 +8,7 @@ from rooflab.analysis import another_gpu
 from rooflab.hardware import perf_model
 from rooflab.lab.session import Lab
 from rooflab.pages import Rows
-from rooflab.view import display, plot
+from rooflab.view import display
 from rooflab.words import counted
 
 _NEAR, _CHEAP = 25, 1.05  # percent that the page calls near, and how much longer a choice may take
@@ -29,27 +29,20 @@ def another_gpu_predicted(lab: Lab, timed: Rows, here: Any, spec: Any, fit: Any)
         f"products the plain law puts {near['one_off']:.0f}% within {_NEAR}%, the tuned law "
         f"{near['own_off']:.0f}%.**"
     )
-    _drawn(compared, gpu)
+    _by_way(compared, gpu)
     cost = another_gpu.choices(other, rows, timed, there, fit)
     if len(cost):
         display.say(_chosen(cost, spec.name))
 
 
-def _drawn(compared: Rows, gpu: str) -> None:
-    """Predicted over measured times, in a colour a format of the weights."""
-    title = "A law of one GPU, the times of another"
-    fig, ax = plot.figure("measured, µs", "by the tuned law, µs", title, xlog=True, ylog=True, height=3.0)
-    ends = [compared["median_us"].min(), compared["median_us"].max()]
-    low, high = ([end * factor for end in ends] for factor in (1 - _NEAR / 100, 1 + _NEAR / 100))
-    ax.fill_between(ends, low, high, color="#CCCCCC", linewidth=0)
-    ax.plot(ends, ends, color=plot.ROOF_COLOUR, linewidth=1, zorder=1)
-    for colour, (format, mine) in zip(plot.COLOURS, compared.groupby("format", sort=False), strict=False):
-        style = {"s": 9, "alpha": 0.6, "linewidths": 0, "zorder": 3}
-        ax.scatter(mine["median_us"], mine["own_us"], c=colour, label=str(format), **style)
-    ax.legend(fontsize=8, frameon=False, loc="upper left", markerscale=1.8, handletextpad=0.1)
-    for axis in "xy":
-        plot.round_ticks(ax, axis)
-    plot.show(fig, f"{title}, {len(compared):,} products on {gpu}. Grey band: within {_NEAR}%.")
+def _by_way(compared: Rows, gpu: str) -> None:
+    """The median error of both laws, a row a way, folded."""
+    off = compared[["one_off", "own_off"]].abs().assign(way=compared["label"])
+    groups = off.groupby("way", sort=False)
+    table = groups.median().assign(products=groups.size()).reset_index().sort_values("own_off")
+    heads = {"way": "way", "products": "products", "one_off": "plain law", "own_off": "tuned law"}
+    forms = {"one_off": "{:.0f}", "own_off": "{:.0f}"}
+    display.table(table, heads, forms, f"How far off, in %: the median product on the {gpu}", folded=True)
 
 
 def _chosen(cost: Rows, name: str) -> str:

@@ -153,6 +153,17 @@ def test_predictions_are_fitted_on_the_reference_recording(store, monkeypatch):
     assert dispatch.choose("q8_0", 4096, 4096, 1, "rtx-4090").why.startswith("predicted, fitted on h200")
 
 
+def test_a_gpu_with_the_same_sms_is_served_by_the_reference_table(store):
+    recorded(store / "none", LINES)
+    served = dispatch.choose("q8_0", 4096, 4096, 1, "h100-sxm")
+    assert served.why.startswith("recorded on h200, which has the same SMs: ")
+    assert served.strategy == dispatch.choose("q8_0", 4096, 4096, 1, "h200").strategy
+    assert dispatch.choose("q8_0", 4096, 4096, 1, "h100-pcie").why.startswith("predicted")  # fewer of them
+    assert dispatch.choose("q8_0", 4096 * 40, 4096, 1, "h100-sxm").why.startswith("predicted")  # none near
+    recorded(store / "none", LINES, "h100-sxm")
+    assert dispatch.choose("q8_0", 4096, 4096, 1, "h100-sxm").why.startswith("recorded on h100-sxm: ")
+
+
 def test_predictions_follow_the_reference_recording_that_is_there_now(store):
     assert dispatch.reference()[1] == perf_model.NOTHING
     recorded(store, LINES[:3])

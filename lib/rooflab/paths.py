@@ -8,6 +8,7 @@ DATA = ROOT / "data"
 NOTEBOOKS = ROOT / "notebooks"
 KERNELS = ROOT / "kernels"
 SECOND = ROOT / "examples" / "second_recording"  # of a GPU in data/, on other cards and hosts
+OTHER = ROOT / "examples" / "another_gpu"  # of a GPU model that nothing was tuned for
 BUILD = ROOT / "build"
 
 

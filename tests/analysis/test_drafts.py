@@ -26,13 +26,31 @@ def test_a_check_is_set_beside_the_engine_s_fastest_token(h200):
     assert len(found) == 12 and set(found["batch"]) == set(decode.DRAFTS)
     assert np.allclose(found["cost"], 1.1 + 0.01 * found["batch"].astype(float))
     fp16 = found[(found["model"] == decode.MODEL) & (found["format"] == "fp16")]
-    assert fp16["draft"].between(0.25, 0.4).all()  # 0.49 of 1.54 billion weights
+    assert fp16["draft_bytes"].between(0.25, 0.4).all()  # 0.49 of 1.54 billion weights
+    assert (fp16["draft"] > fp16["draft_bytes"]).all()  # its phases cost, too
     without = rows[(rows["model"] != decode.LARGE) | (rows["operator"] == "verify")]
     assert len(drafts.costs(without)) == 9  # of a model of which no token is there
     refused = rows.assign(median_us=rows["median_us"].where(rows["operator"] == "decode"))
     for missing in (rows[rows["operator"] == "decode"], rows[rows["operator"] == "verify"], refused):
         with pytest.raises(NoEvidence, match="no check of drafted tokens"):
             drafts.costs(missing)
+
+
+def test_a_draft_costs_its_bytes_and_its_phases_unless_it_was_measured(h200):
+    rows = h200.store.read("decode")
+    found = drafts.costs(rows).drop_duplicates(["model", "format"]).set_index(["model", "format"])
+    one = ablation.best(rows, decode.MODEL, "int4_g128")
+    bytes_us = one["roof_fraction"] * one["median_us"]
+    each = (one["median_us"] - bytes_us) / ablation.phases_of(decode.MODEL)
+    mine = found.loc[(decode.MODEL, "int4_g128")]
+    law = mine["draft_bytes"] * bytes_us + each * ablation.phases_of(drafts.SMALLER[decode.MODEL])
+    assert mine["draft"] == pytest.approx(law / one["median_us"])
+    large = found.loc[(decode.LARGE, "fp16")]
+    measured = ablation.best(rows, drafts.SMALLER[decode.LARGE], "fp16")["median_us"]
+    assert large["draft"] == pytest.approx(measured / large["one_us"])
+    without = drafts.costs(rows[rows["model"] != drafts.SMALLER[decode.LARGE]])
+    by_law = without[without["model"] == decode.LARGE].iloc[0]
+    assert by_law["draft"] > by_law["draft_bytes"] and by_law["draft"] != large["draft"]
 
 
 def test_a_check_is_set_beside_a_batch_of_as_many_rows(h200):

@@ -245,7 +245,7 @@ def test_readme_puts_a_peer_of_the_same_work_beside_ours() -> None:
 
 
 def test_readme_names_what_other_weights_take_in_memory() -> None:
-    row = {"n": 8, "k": 8, "batch": 4, "cache": "cold", **dict.fromkeys(readme._SIZES[3:])}
+    row = {"n": 8, "k": 8, "batch": 4, "cache": "cold", **dict.fromkeys(readme.SIZES[3:])}
     row |= {"roof": "", "gb_s": 1.0, "tflop_s": 1.0}
     ours = pd.Series(row | {"format": "q8_0", "bytes": 100, "median_us": 9.0})
     rivals = [

@@ -5,6 +5,7 @@ import pytest
 from rooflab.errors import UsageError
 from rooflab.hardware import device, perf_model, roofline
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
+from rooflab.studies import mmq
 
 H200, LAPTOP = device.get("h200"), device.get("rtx-4070-laptop")
 MACHINE = perf_model.measured({"dram_read": 4600.0, "fp16_tensor": 790.0}, H200)
@@ -91,8 +92,21 @@ def test_a_machine_nobody_measured_keeps_the_measured_one_s_shares():
 def test_int8_products_scaled_block_by_block_are_bound_by_their_lanes():
     peaks = {"fp32": 10.0, "fp16_tensor": 100.0, "int8_tensor": 1000.0}
     assert perf_model.Machine(132, 1.0, peaks).peak("int8_scaled") == 160.0
+    assert perf_model.Machine(132, 1.0, peaks).peak("int8_scaled_3") == pytest.approx(320 / 3)
     assert perf_model.Machine(132, 1.0, {**peaks, "int8_tensor": 90.0}).peak("int8_scaled") == 90.0
     assert perf_model.Machine(132, 1.0, peaks).peak("dp4a") == 20.0
+
+
+def test_each_way_is_charged_the_instructions_that_its_rung_scales_a_sum_by():
+    rungs = {
+        "mma": mmq.DECODE + "6_mma",
+        "mmq": "5_large_tiles",
+        "mmq_blocks": "3_wide",
+        "mmq_wgmma": "6_wgmma",
+    }
+    for way, rung in rungs.items():
+        unit = perf_model.strategy("q8_0", way).unit
+        assert perf_model.SCALING[unit] == mmq.operations_of(rung), way
 
 
 def test_a_tile_costs_as_much_empty_as_full_and_a_round_as_much_as_it_has_sms():

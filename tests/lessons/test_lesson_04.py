@@ -640,7 +640,7 @@ def test_the_explorer_turns_the_ways_cold_by_the_graph_clock(h200):
     loop = cold[cold["options"] == "loop=1"].iloc[0]
     best = cold[(cold["kind"] == "own") & (cold["impl"] != "1_warp_row")].sort_values("median_us").iloc[0]
     made = lesson_04.explore(h200, h200.run["gpu"], *MLP)
-    for name, row in (("the source's kernel", loop), ("fused, fastest rung", best)):
+    for name, row in (("decode-roofline's kernel", loop), ("fused, fastest rung", best)):
         told = turned(made, name, "8,960 × 1,536", 16)
         share = study.traffic(studies.get("int4").case(row["case"])) / h200.roof["dram_read"].value / 1e3
         assert f": {row['median_us']:.3g} µs;" in told and told.endswith(f"{row['impl']}.")

@@ -213,11 +213,11 @@ def test_a_prompt_is_taken_apart_from_its_bound_on_where_it_was_traced(h200, pro
     pie = ablation.pie(traced)
     lesson_08b_kinds.beyond_the_bound(pie, prompts, bound, prefill.TRACED)
     took = re.search(r"From the bound, \d\.\d ms, to the (\d+\.\d) ms", texts[0])
-    assert took and "near the tensor cores' peak" in texts[0]
+    assert took and "near the roof" in texts[0]
     found = [float(each) for each in re.findall(r"(?:take|takes|gating|remaining) (\d+\.\d)", texts[0])]
     assert len(found) == 4 and sum(found) == pytest.approx(float(took[1]), abs=0.15)
     lesson_08b_kinds.beyond_the_bound(pie, prompts, bound.assign(ms=1.0), prefill.TRACED)
-    assert "near the tensor cores' peak" not in texts[1]
+    assert "near the roof" not in texts[1]
     lesson_08b_kinds.beyond_the_bound(pie[:0], prompts, bound, prefill.TRACED)
     assert len(texts) == 2
 
@@ -452,7 +452,7 @@ def test_a_step_is_said_with_its_gain_and_the_first_with_the_launches_it_saves(h
     lesson_08_steps.divided_along_k(climbs, h200, "int4_g128", {})
     idle, held, ring, cut, drawn, whole, more = texts[3:]
     assert whole.startswith("**From `3_persistent` to `7_split_k`: ") and "around a barrier" in idle
-    assert "is 3, 6, 7 in FP16 and Q8_0; 3, 7 in INT4. In INT4 rung 7 is built on rung 5's code" in whole
+    assert "in FP16 and Q8_0 rungs 3, 6 and 7; in INT4 rungs 3 and 7 (7 on rung 5's code" in whole
     assert re.search(r"Level with rung 3|times the speed of rung 3 in FP16", held)
     assert ring == "**1.13 times the speed of rung 3 in FP16**. In INT4 it loses: 0.92 times."
     assert re.search("In INT4 it (brings nothing|loses): ", held)

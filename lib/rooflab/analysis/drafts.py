@@ -19,19 +19,25 @@ SMALLER = {decode.MODEL: "qwen2.5-0.5b", decode.LARGE: "llama-3.2-1b"}
 
 def costs(rows: pd.DataFrame) -> pd.DataFrame:
     """Of the checks in study decode's rows: `one_us`, of a token by the engine's fastest rung after the same
-    prompt, and `cost`, how many of those a check takes; `draft`, how many a token of the smaller model would
-    take by its bytes alone. NoEvidence where the rows have no check beside such a token.
+    prompt, and `cost`, how many of those a check takes; `draft`, how many a smaller model's token takes, and
+    `draft_bytes`, its weights' bytes over the model's. NoEvidence where the rows have no check beside such a
+    token.
     """
     found, one = rows[(rows["operator"] == "verify") & rows["median_us"].notna()], {}
     for model, format in found[["model", "format"]].drop_duplicates().itertuples(index=False):
         with contextlib.suppress(NoEvidence):
-            one[model, format] = float(ablation.best(rows, model, format)["median_us"])
+            one[model, format] = ablation.best(rows, model, format)
     keys = pd.Series(list(zip(found["model"], found["format"], strict=True)), found.index, dtype=object)
     found = found[keys.isin(one)]
     if found.empty:
         raise NoEvidence("no check of drafted tokens was measured beside a single token")
     keys = keys[found.index]
-    found = ablation.named(found).assign(one_us=keys.map(one), draft=[_share(*key) for key in keys])
+    one_us = {key: float(row["median_us"]) for key, row in one.items()}
+    draft = {key: _draft_us(rows, row) / one_us[key] for key, row in one.items()}
+    share = {key: _bytes_share(*key) for key in one}
+    found = ablation.named(found).assign(
+        one_us=keys.map(one_us), draft=keys.map(draft), draft_bytes=keys.map(share)
+    )
     found = found.assign(cost=found["median_us"] / found["one_us"])
     order = found["model"].map(list(SMALLER).index), found["format"].map(list(decode.FORMATS).index)
     return found.assign(first=order[0], then=order[1]).sort_values(
@@ -53,7 +59,20 @@ def beside_batches(rows: pd.DataFrame) -> pd.DataFrame:
     return found.assign(weights_as=found["format"].map(ablation.FORMATS))
 
 
-def _share(model: str, format: str) -> float:
+def _draft_us(rows: pd.DataFrame, one: pd.Series) -> float:
+    """What a token of the smaller model takes: measured where the rows have it, elsewhere by lesson 08's law,
+    its bytes at the rate of the roof and as much a phase as in `one`, the large model's token. Bytes alone
+    would leave out most of a small model's time.
+    """
+    model, format = str(one["model"]), str(one["format"])
+    with contextlib.suppress(NoEvidence):
+        return float(ablation.best(rows, SMALLER[model], format)["median_us"])
+    bytes_us = float(one["roof_fraction"] * one["median_us"])
+    each = max(float(one["median_us"]) - bytes_us, 0.0) / ablation.phases_of(model)
+    return _bytes_share(model, format) * bytes_us + each * ablation.phases_of(SMALLER[model])
+
+
+def _bytes_share(model: str, format: str) -> float:
     """The smaller model's bytes of a token, of the model's own."""
     both = (model_shapes.get(name) for name in (SMALLER[model], model))
     small, large = (model_shapes.weight_bytes(each, format, decode.FORMATS[format]) for each in both)

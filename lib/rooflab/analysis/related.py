@@ -24,14 +24,18 @@ from rooflab.words import counted
 HERE, PUBLISHED, ABSENT = "measured here", "published", "no figure"
 OTHER = "published for another GPU, by the share of its bandwidth"
 ORIGINS = (HERE, PUBLISHED, OTHER)
+OURS, EVEN, OPEN, THEIRS = "ours", "level", "undecided", "theirs"  # who is faster at a point
 
 
 class Library(NamedTuple):
-    """A library: its name, what it is for, and the rows that are its own, (study, operator, impl)."""
+    """A library: its name, what it is for, the rows that are its own, (study, operator, impl), and what its
+    only point leaves open.
+    """
 
     name: str
     purpose: str
     rows: tuple[tuple[str, str, str], ...] = ()
+    aside: str = ""
 
 
 @functools.cache
@@ -41,7 +45,10 @@ def libraries() -> tuple[Library, ...]:
     rows = [
         tuple((study, operator, impl) for study, operator, impl in each.get("rows", ())) for each in given
     ]
-    return tuple(Library(each["name"], each["purpose"], own) for each, own in zip(given, rows, strict=True))
+    return tuple(
+        Library(each["name"], each["purpose"], tuple(own), each.get("aside", ""))
+        for each, own in zip(given, rows, strict=True)
+    )
 
 
 # What makes two rows the same work; formats of these pairs are compared though they differ.
@@ -62,8 +69,8 @@ COLUMNS = ("name", "purpose", "origin", "points", "ours", "level", "theirs", "be
 
 
 def table(evidence: Evidence) -> pd.DataFrame:
-    """One row a library and origin: at how many points ours is faster, level or slower, and the gains of the
-    point that is best for us and the one that is best for them (with their shapes).
+    """One row a library and origin: at how many points ours is faster, level or undecided, or slower, and the
+    gains of the point that is best for us and the one that is best for them (with their shapes).
     """
     rows = [one for library in libraries() for one in _of(library, evidence)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -82,7 +89,7 @@ def _of(library: Library, evidence: Evidence) -> Iterator[dict[str, object]]:
 
 def points(evidence: Evidence) -> pd.DataFrame:
     """Every comparison: name, origin, study, where (the shape in words), ours and theirs (in the row's unit),
-    gain (how many times as fast ours is).
+    gain (how many times as fast ours is), and word, who is faster by it.
     """
     rows = [
         {"name": library.name, "origin": origin, **point}
@@ -91,7 +98,42 @@ def points(evidence: Evidence) -> pd.DataFrame:
         for place in library.rows
         for point in _points(place, evidence, origin)
     ]
-    return pd.DataFrame(rows, columns=["name", "origin", "study", "where", "ours", "theirs", "gain"])
+    columns = ["name", "origin", "study", "where", "ours", "theirs", "gain", "word"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _word(gain: float, again: list[float]) -> str:
+    """Who is faster at a point: level within the tie rule, and undecided where other measurements of the same
+    two kernels have the other ahead.
+    """
+    if 1 / LEVEL <= gain <= LEVEL:
+        return EVEN
+    if min([gain, *again]) < 1 < max([gain, *again]):
+        return OPEN
+    return OURS if gain > 1 else THEIRS
+
+
+def _measured_again(evidence: Evidence, study: str, impl: str) -> dict[tuple[object, ...], list[float]]:
+    """How many times as fast ours is in the study of power states, a number a state, by what `_key` makes of
+    a row: attention alone, of which that study times shapes of the lessons beside libraries.
+    """
+    if study != "attention":
+        return {}
+    try:
+        rows = evidence.rows("power", operator=study)
+    except NoEvidence:
+        return {}
+    rows = rows[rows["median_us"].notna() & rows["causal"].astype(str).str.lower().eq("true")]
+    keys = [_key(row, study, HERE) for _, row in rows.iterrows()]
+    rows = rows.assign(key=pd.Series(keys, rows.index, dtype=object))
+    found: dict[tuple[object, ...], list[float]] = {}
+    for key, same in rows.groupby("key", sort=False):
+        for _, both in same.groupby("state", sort=False):
+            own, theirs = both[both["kind"] == "own"], both[both["impl"] == impl]
+            if len(own) and len(theirs):
+                gain = float(theirs["median_us"].min() / own["median_us"].min())
+                found.setdefault(key, []).append(gain)  # type: ignore[arg-type]
+    return found
 
 
 def _points(place: tuple[str, str, str], evidence: Evidence, origin: str) -> list[dict[str, object]]:
@@ -110,17 +152,18 @@ def _points(place: tuple[str, str, str], evidence: Evidence, origin: str) -> lis
         return []
     if origin == HERE and kernels:
         theirs = theirs[(theirs["cache"] == "cold") & (theirs["clock"] == "graph")]
-    found = []
+    again = _measured_again(evidence, study, impl) if origin == HERE else {}
+    found: list[dict[str, object]] = []
     for _, row in theirs.iterrows():
         column = "tok_s" if not kernels else "tflop_s" if pd.isna(row["median_us"]) else "median_us"
-        known = mine[column].get(_key(row, study, origin))
+        key = _key(row, study, origin)
+        known = mine[column].get(key)
         if known is None or pd.isna(row[column]):
             continue
         value = float(row[column])
         gain = value / known if column == "median_us" else known / value
-        found.append(
-            {"study": study, "where": _where(row, study), "ours": known, "theirs": value, "gain": gain}
-        )
+        point = {"study": study, "where": _where(row, study), "ours": known, "theirs": value, "gain": gain}
+        found.append(point | {"word": _word(gain, again.get(key, []))})
     return found
 
 
@@ -143,9 +186,9 @@ def _shares(place: tuple[str, str, str], evidence: Evidence) -> list[dict[str, o
                 continue
             ours, theirs = known / here.dram_gb_s, float(row["gb_s"]) / there.dram_gb_s
             where = f"{_where(row, study)}: {theirs:.0%} of the {there.name}'s, ours {ours:.0%}"
-            found.append(
-                {"study": study, "where": where, "ours": ours, "theirs": theirs, "gain": ours / theirs}
-            )
+            gain = ours / theirs
+            point = {"study": study, "where": where, "ours": ours, "theirs": theirs, "gain": gain}
+            found.append(point | {"word": _word(gain, [])})
     return found
 
 
@@ -211,12 +254,13 @@ def _where(row: pd.Series, study: str) -> str:
 
 def _row(library: Library, origin: str, found: list[dict[str, object]]) -> dict[str, object]:
     gains = [float(str(point["gain"])) for point in found]
+    words = [str(point["word"]) for point in found]
     ordered = sorted(found, key=lambda point: float(str(point["gain"])))
     return {
         **{"name": library.name, "purpose": library.purpose, "origin": origin, "points": len(found)},
-        "ours": sum(gain > LEVEL for gain in gains),
-        "level": sum(1 / LEVEL <= gain <= LEVEL for gain in gains),
-        "theirs": sum(gain < 1 / LEVEL for gain in gains),
+        "ours": words.count(OURS),
+        "level": words.count(EVEN) + words.count(OPEN),
+        "theirs": words.count(THEIRS),
         "best": f"{gains and max(gains):.2f}× ({ordered[-1]['where']})" if found else "",
         "worst": f"{min(gains):.2f}× ({ordered[0]['where']})" if found else "",
         "study": ", ".join(dict.fromkeys(str(point["study"]) for point in found)),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from rooflab import paths
-from rooflab.analysis import way
+from rooflab.analysis import another_gpu, way
 from rooflab.book import lessons, readme
 from rooflab.errors import MissingRecording, UsageError
 from rooflab.records.store import Store
@@ -109,7 +109,9 @@ def _headline(store: Store) -> str:
     table = headline(store)
     if table.empty:
         return f"There is no recording of {store.device} yet.\n"
-    return "\n".join([readme.device_line(store), "", *readme.table(table)]) + "\n"
+    other = another_gpu.recorded(store)
+    elsewhere = ["", another_gpu.sentence(other)] if other else []
+    return "\n".join([readme.device_line(store), "", *readme.table(table), *elsewhere]) + "\n"
 
 
 # What is made in which page, by the name that its markers have.

@@ -280,7 +280,7 @@ def _predictions() -> list[str]:
         for format_ in perf_model.FORMATS:
             ways = [dispatch.candidates(format_, *shape, batch, arch, slug, None) for batch in tokens]
             names = [
-                dispatch.predicted(slug, *shape, batch, found)[0]
+                dispatch.unrecorded(slug, *shape, batch, found)[0]
                 for batch, found in zip(tokens, ways, strict=True)
             ]
             first = spec.name if format_ == perf_model.FORMATS[0] else ""
@@ -290,8 +290,8 @@ def _predictions() -> list[str]:
         "## GPUs without a recording",
         "",
         f"There the dispatcher predicts, by the law of lesson 07b fitted on {dispatch.REFERENCE} and scaled "
-        f"by datasheets, and its log says so. Here for {shape[0]} x {shape[1]}; `rooflab tune` replaces it "
-        "by measurements.",
+        f"by datasheets; a GPU with the same SMs as {dispatch.REFERENCE} is served by its table. The log "
+        f"says so. Here for {shape[0]} x {shape[1]}; `rooflab tune` replaces it by measurements.",
         "",
         *readme.table(pd.DataFrame(made, columns=columns)),
         "",

@@ -3,12 +3,14 @@
 import pandas as pd
 
 from rooflab import paths
+from rooflab.analysis import another_gpu
 from rooflab.hardware import device
 from rooflab.records import compare
 from rooflab.records.case import parse_options
 from rooflab.records.csv_table import is_blank
 from rooflab.records.store import Store, published_devices
 from rooflab.studies.bandwidth import roofs
+from rooflab.studies.power import SIZES
 from rooflab.view import plot
 
 PEER = "best recorded peer, and published if faster"
@@ -38,7 +40,6 @@ _MORE_WORK = {"torch.sum": "adds in 64 bits"}
 _COLUMNS = ("operator", "shape", "ours", "time", "achieved", "of its roof", "best recorded peer")
 _KEPT = ("operator", "ours, sustained", "peer, sustained")
 _OTHERS = ("operator", "ours", "peer", "its weights", "its time", "its bytes")
-_SIZES = ["n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window", "causal"]
 
 
 def compared(store: Store) -> pd.DataFrame:
@@ -115,9 +116,9 @@ def shape(row: pd.Series) -> str:
 
 def _most_compared(own: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
     """Our rows of the problems that the most different rivals were timed on."""
-    by_problem = rivals.groupby([*_SIZES, "cache"], dropna=False)["impl"].nunique()
+    by_problem = rivals.groupby([*SIZES, "cache"], dropna=False)["impl"].nunique()
     many = pd.DataFrame({"rivals": by_problem}).reset_index()
-    counted = own.merge(many, how="left", on=[*_SIZES, "cache"])["rivals"].fillna(0).to_numpy()
+    counted = own.merge(many, how="left", on=[*SIZES, "cache"])["rivals"].fillna(0).to_numpy()
     return own[counted == counted.max()]
 
 
@@ -137,7 +138,7 @@ def _rate(row: pd.Series) -> float:
 
 def _same_problem(rows: pd.DataFrame, best: pd.Series) -> pd.DataFrame:
     """The rows of the same sizes as `best`, and of the same cache where they name one."""
-    for column in (*_SIZES, "cache"):
+    for column in (*SIZES, "cache"):
         rows = rows[(rows[column] == best[column]) | (rows[column].isna() & pd.isna(best[column]))]
     return rows
 
@@ -327,6 +328,13 @@ def markdown(store: Store) -> str:
         "Roofs": ceilings(store),
         "The same cases on other cards and hosts": repeated(store),
     }
+    notes = {"The same cases on other cards and hosts": _HOSTS}
+    if other := another_gpu.recorded(store):
+        gpu = other.runs().iloc[-1]["gpu"]
+        parts[f"Libraries on the {gpu}"] = another_gpu.libraries(other)
+        parts[f"Ours on the {gpu}"] = another_gpu.operators(store, other, WORDS)
+        notes[f"Libraries on the {gpu}"] = another_gpu.sentence(other)
+        notes[f"Ours on the {gpu}"] = another_gpu.memory(store, other)
     lines = [device_line(store)]
     for place, (head, part) in enumerate(parts.items()):
         if len(part) and place < 2:
@@ -337,7 +345,7 @@ def markdown(store: Store) -> str:
             )
         elif len(part):
             lines += ["", f"<details><summary>{head}</summary>", "", *table(part)]
-            lines += ["", _HOSTS] if "clock" in part else []
+            lines += ["", notes[head]] if head in notes else []
             lines += ["", "</details>"]
     return "\n".join(lines) + "\n"
 

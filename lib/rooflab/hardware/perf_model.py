@@ -28,6 +28,11 @@ WHOLE = (1.0,)  # the memory's rate as it was measured
 REACHES = tuple(float(x) for x in np.linspace(0.04, 1.0, 25))  # shares of that rate, where a fit tries them
 
 
+# Instructions that scale a sum of 32 int8 products, by unit: convert, multiply, multiply and add; or the last
+# twice, where `mma` starts a sum at the bits of a float (lesson 05d).
+SCALING = {"int8_scaled": 2, "int8_scaled_3": 3}
+
+
 class Strategy(NamedTuple):
     """One manner of computing a product. The weights are read once for every `pass_tokens` tokens, and
     `extra` bytes a weight move besides (what is dequantised to memory and read again). `each_pass`: every
@@ -64,11 +69,11 @@ STRATEGIES = (
     ),
     Strategy("q8_0", "mmq", "int8_scaled", "quantise x, int8 tensor cores, large tiles", 2, tile=(128, 64)),
     Strategy(
-        "q8_0", "mmq_blocks", "int8_scaled", "the same, weights in the file's own order", 2, tile=(64, 128)
+        "q8_0", "mmq_blocks", "int8_scaled_3", "the same, weights in the file's own order", 2, tile=(64, 128)
     ),
     # Each of its four warpgroups scales 64 tokens of the tile, and scaling is what takes the time.
     Strategy(
-        *("q8_0", "mmq_wgmma", "int8_scaled", "quantise x, Hopper's int8 products (wgmma)", 2),
+        *("q8_0", "mmq_wgmma", "int8_scaled_3", "quantise x, Hopper's int8 products (wgmma)", 2),
         tile=(128, 128),
         part=64,
     ),
@@ -153,13 +158,13 @@ class Machine:
 
     def peak(self, unit: str) -> float:
         """TFLOP/s (TOP/s) of a way's unit. dp4a makes 8 operations where a lane makes 2, at half the rate of
-        FP32 multiply-adds; int8 products whose blocks of 32 are scaled one by one are bound by the FP32 lanes
-        that scale, two instructions for 64 operations.
+        FP32 multiply-adds; int8 products whose blocks of 32 are scaled one by one are bound by the lanes that
+        scale, SCALING[unit] instructions for 64 operations.
         """
         if unit == "dp4a":
             return 2 * self.peaks["fp32"]
-        if unit == "int8_scaled":
-            return min(self.peaks["int8_tensor"], self.peaks["fp32"] / 2 / 2 * 64)
+        if unit in SCALING:
+            return min(self.peaks["int8_tensor"], self.peaks["fp32"] / 2 / SCALING[unit] * 64)
         return self.peaks[unit]
 
 

@@ -55,7 +55,7 @@ def machine(run: Any, spec: Any) -> None:
         ("compute capability", run.compute_capability, sheet),
         ("SMs", f"{run.sms}", spec and f"{spec.sms}"),
         ("L2 cache", plot.size_text(run.l2_bytes), spec and f"{spec.l2_mb:g} MiB"),
-        ("DRAM", f"{run.memory_bytes / 2**30:.0f} GiB", spec and f"{spec.memory_gb:g} GB"),
+        ("DRAM", f"{run.memory_bytes / 2**30:.0f} GiB", spec and _sold(run, spec)),
         ("DRAM bandwidth", "lesson 01 measures it", spec and f"{spec.dram_gb_s:,} GB/s"),
         ("SM clock", clock_now, spec and f"boost {spec.boost_mhz} MHz"),
         ("CUDA, compiler (NVRTC)", f"{run.cuda}, {run.nvrtc}", None),
@@ -64,6 +64,12 @@ def machine(run: Any, spec: Any) -> None:
     heads = {"fact": "fact", "here": run.gpu, "sheet": "datasheet"}
     title = f"The {run.gpu}: what the driver reports, beside the datasheet"
     display.table(pd.DataFrame(facts, columns=list(heads)), heads, caption=title, folded=True)
+
+
+def _sold(run: Any, spec: Any) -> str:
+    """The datasheet's size of memory, and what its GB must be where the driver finds more bytes than that."""
+    more = run.memory_bytes > spec.memory_gb * 1e9
+    return f"{spec.memory_gb:g} GB{' (which must be GiB)' if more else ''}"
 
 
 def conditions(run: Any) -> None:
@@ -92,8 +98,19 @@ def counted_loads(lab: Any) -> Any:
     heads |= {"l2_hit_pct": "L2 hits, %", "occupancy_pct": "occupancy, %"}
     formats = dict.fromkeys(("l2_hit_pct", "occupancy_pct"), "{:.0f}")
     formats |= dict.fromkeys(("n", "dram_bytes"), "{:,.0f}")
-    display.table(counted, heads, formats, "What ncu counted of saxpy/1_scalar", folded=True)
+    display.fold_parts("What ncu counted of saxpy/1_scalar", [(counted, heads, formats), *_stores(counted)])
     return counted
+
+
+def _stores(counted: Any) -> list[str]:
+    """Why the largest size has hits in L2, where they are as many as its stores."""
+    last = counted.loc[[counted["n"].idxmax()]] if len(counted) else counted
+    return [
+        f"At {row.n:,.0f} elements nothing is read twice, and {row.l2_hit_pct:.0f}% are hits: most likely "
+        "the stores, one of a thread's three requests, which L2 takes without DRAM."
+        for row in last.itertuples()
+        if abs(row.l2_hit_pct - 100 / 3) < 2
+    ]
 
 
 def proved_by(counted: Any) -> Any:

@@ -119,7 +119,7 @@ def _graphs_own(times: Rows, handovers: Rows) -> None:
     text += f"of the {small:.2f} µs at {times.index[0]:,} elements. "
     trusted = times.index[node < 0.05 * times["graph"]]
     text += (
-        f"Of the sizes in the table it is less than a twentieth from {trusted[0]:,} on."
+        f"From {trusted[0]:,} elements on it is less than a twentieth of what `graph` reads in the table."
         if len(trusted)
         else ""
     )
@@ -158,9 +158,12 @@ def repeated(lab: Lab, gpu: str) -> None:
     found = compare.repeated(lab.store).set_index("clock")
     if lab.mode == "live" or "graph" not in found.index:
         return
-    said = [f"by `{clock}` {found.within[clock]:.1%} of {found.cases[clock]:,}" for clock in found.index]
-    text = f"**Does it repeat?** The cases were recorded again, on other cards of the {gpu} in other hosts. "
-    text += f"Times within {compare.NEAR:.0%} of the first: {listed(said)}."
+    first, *rest = found.index
+    text = f"**Does it repeat?** We recorded the cases a second time, on other cards of the {gpu} in other "
+    text += f"hosts. By `{first}` {found.within[first]:.1%} of {found.cases[first]:,} cases came within "
+    text += f"{compare.NEAR:.0%} of their first time"
+    said = [f"by `{clock}` {found.within[clock]:.1%} of {found.cases[clock]:,}" for clock in rest]
+    text += f"; {listed(said)}." if said else "."
     if found.within["graph"] > found.within.drop("graph").max():
         text += " `event` and `wall` hold the host's launches, and hosts differ."
         text += " So the course ranks kernels by `graph`."
@@ -317,10 +320,14 @@ def neighbours(rows: Rows, operator: str) -> None:
         f"A neighbour runs for {heat:.0f} ms before each sample; a sustained kernel by itself for "
         f"{own:.0f} ms. {drawn}" + (states.touched(moved) or "No kernel was measured so here.")
     )
+    twice = moved.duplicated(["operator", "impl"], keep=False)
+    moved["impl"] = moved.impl.where(~twice, moved.impl + " " + moved.format.fillna(""))
     heads = {"operator": "operator", "impl": "kernel", "burst_us": "burst, µs"}
     heads |= {"sustained_us": "sustained", "after_cool_us": "behind copies"}
     heads |= {"after_hot_us": "behind products", "after_hot_mhz": "its clock, MHz"}
-    formats = dict.fromkeys(list(heads)[2:], "{:,.4g}") | {"ratio": "{:.2f}"}
+    for name in list(heads)[2:]:
+        moved[name] = [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in moved[name]]
+    formats = {"ratio": "{:.2f}"}
     heads |= {"ratio": "products ÷ copies"}
     display.table(moved, heads, formats, "Each operator's leaders in four states", folded=True)
 
@@ -378,9 +385,8 @@ def claims(lab: Lab, clocked: Rows, cached: Rows, sides: Rows) -> None:
     found = pd.concat(behind).drop_duplicates("case")
     found["how"] = found["cache"] + ", " + found["clock"]
     runs = lab.store.runs().set_index("run")
-    found["command"] = found["run"].map(runs["command"])
     heads = {"impl": "saxpy", "n": "elements", "how": "cache, clock", "median_us": "µs"}
-    heads |= {"gb_s": "GB/s", "roof_fraction": "of roof", "command": "command"}
+    heads |= {"gb_s": "GB/s", "roof_fraction": "of roof"}
     formats = {"n": "{:,}", "median_us": "{:.2f}", "gb_s": "{:,.0f}"}
     title = "The rows behind this page's main sentences"
     made = runs.loc[found["run"].iloc[0]]

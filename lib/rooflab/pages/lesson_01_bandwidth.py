@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab.bench import clock
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.pages import Rows, spread
@@ -172,16 +171,16 @@ def why_slow(counted: Any, need: float, sms: int, here: Any) -> None:
     filled, waits = f"{one.filled / one.most:.0%}", f"{one.held / one.filled:.0%}"
     of_slots = f"{filled} of the thread slots are filled (occupancy)"
     diagram.bytes_held(each, one, of_slots, "measured rate × latency of a lone load").show()
-    text = f"So {one.kernel} loses three times. Even with all {slots:,} slots of an SM loading, 4 bytes a "
-    text += f"thread are {one.most / each:.0%} of what the memory needs. It fills {filled} of them: blocks "
+    text = f"So two losses are counted. With all {slots:,} slots of an SM loading, 4 bytes a thread are "
+    text += f"{one.most / each:.0%} of what the memory needs. And {one.kernel} fills {filled} of them: "
     text += (
-        f"end all the time, and others start in their place. And its rate needs only {one.held / 1024:.1f} "
+        "blocks end all the time, and others start in their place. The third is what is left: the measured "
     )
+    text += f"rate needs {one.held / 1024:.1f} KiB under way, {waits} of what the filled slots could hold. "
     text += (
-        f"KiB under way, {waits} of what the filled slots could hold: a thread also starts, takes part in "
+        "Part may be that a load in a stream takes longer than a lone one (the next section), part that a "
     )
-    text += f"five shuffles and a barrier, and ends. **{one.most / each:.0%} × {filled} × {waits} is "
-    text += f"{one.held / each:.0%}**, the share of the datasheet's bandwidth that the counters give it."
+    text += "thread also starts, sums with its block, and ends. These were not told apart."
     display.say(text)
     _second(found, each, slots)
 
@@ -290,9 +289,7 @@ def standings(here: Any, large: Any, others: Any) -> None:
         text += "graph the libraries' copies run slower. "
     copy = others["copy"][others["copy"]["kind"] == "own"].set_index("impl")
     if {"2_vector", "3_in_flight"} <= set(copy.index):
-        slower = clock.faster(copy.loc["2_vector"], copy.loc["3_in_flight"])
         text += f"Rung 3 of `copy` {display.against(copy.loc['3_in_flight'], copy.loc['2_vector'])} rung 2. "
-        text += "What helps one operator need not help the next." if slower else ""
     if text:
         display.say(text.strip())
     lines = [display.standings(rows) for rows in others.values()]

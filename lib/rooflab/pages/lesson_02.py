@@ -10,18 +10,18 @@ from matplotlib.figure import Figure
 
 from rooflab import lab as labs
 from rooflab.analysis import time_breakdown
-from rooflab.analysis import way as ladder
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import Model
 from rooflab.pages import Opening, Rows
+from rooflab.pages.lesson_02_host import scatter_said
+from rooflab.pages.lesson_02_host import standing as standing
 from rooflab.profile import parts
 from rooflab.records.case import Case
-from rooflab.records.store import Store
 from rooflab.studies import attribution, hf
 from rooflab.view import diagram, display, explorer, page, plot
 from rooflab.view.diagram import steps, svg
-from rooflab.words import times
+from rooflab.words import listed, times
 
 LAPTOP = "rtx-4070-laptop-published"
 ORDER = ("weight", "attention", "norm", "rope", "copy")  # the classes that a chart tells apart
@@ -152,7 +152,14 @@ def speed_by_context(rows: Rows, limit: Rows, gpu: str) -> None:
     plot.series(ax, limit.seq, limit.tok, label="bound")
     ax.set_xticks(list(limit.seq), [f"{n:,}" for n in limit.seq])
     plot.label_ends(ax)
-    plot.show(fig, plot.caption(rows, gpu, title, y="tok_s"))
+    caption = plot.caption(rows, gpu, title, y="tok_s")
+    few = [
+        f" Recorded at {listed(f'{n:,}' for n in sorted(side.seq))} tokens only: "
+        f"{impl.removeprefix('transformers.')}."
+        for impl, side in rows.groupby("impl", sort=False)
+        if side.seq.nunique() < rows.seq.nunique()
+    ]
+    plot.show(fig, caption + "".join(few))
 
 
 def bound_over_measured(rows: Rows, limit: Rows, context: int) -> None:
@@ -264,23 +271,7 @@ def busy_said(rows: Rows, trace: Rows, context: int, theirs: Any) -> None:
         "and the model's Python between two calls."
         + (" A faster kernel would change nothing here." if eager.busy_pct < 80 else "")
     )
-    every = busy[busy.variant == "eager"].set_index("seq")
-    calls, wide = every.wall_us, (every.q3_us - every.q1_us) / every.wall_us
-    if calls[calls.index.max()] < calls.get(context, 0):
-        display.say(
-            f"More context does not make it slower: {calls[calls.index.max()] / 1e3:.1f} ms at "
-            f"{calls.index.max():,} tokens. An eager token takes as long as the host needs: at the "
-            f"{len(calls)} contexts measured, {_between(every.launches)} launches took "
-            f"{calls.min() / 1e3:.1f} to {calls.max() / 1e3:.1f} ms."
-            + (
-                f" Samples of one context lie closer together (q3 − q1: {100 * wide.max():.0f}% at most). "
-                f"So the busy share, {every.busy_pct.min():.0f} to {every.busy_pct.max():.0f}% by context, "
-                "is rough: it grows with the GPU's work, and where the host was faster. Why it was, was not "
-                "measured."
-                if wide.max() < 0.5 * (calls.max() / calls.min() - 1)
-                else ""
-            )
-        )
+    scatter_said(busy)
     if "graph" in now.index:
         graph = now.loc["graph"]
         display.say(
@@ -288,11 +279,6 @@ def busy_said(rows: Rows, trace: Rows, context: int, theirs: Any) -> None:
             f"which is {display.speed(eager.wall_us / graph.wall_us)}, and the GPU is busy "
             f"{graph.busy_pct:.0f}% of the time." + (" Now kernels matter." if graph.busy_pct > 80 else "")
         )
-
-
-def _between(counts: pd.Series) -> str:
-    """The least and the most of whole numbers, one where they are the same."""
-    return " to ".join(f"{count:,}" for count in dict.fromkeys((counts.min(), counts.max())))
 
 
 def one_layer(trace: Rows, context: int, gpu: str, when: str) -> None:
@@ -362,14 +348,6 @@ def shares_by_context(trace: Rows, gpu: str, when: str) -> None:
 
 
 # --- the end of the page ------------------------------------------------------------------------------------
-
-
-def standing(store: Store) -> None:
-    """Say where the lesson stands on the decoder's ladder, and why its figures there differ a little."""
-    display.say(
-        f"{ladder.place('02', store)} The ladder times several tokens in a row, in a run of its own; this "
-        "page times one token again and again. So their figures differ a little."
-    )
 
 
 def two_profilers(here: Lab, cases: Sequence[Case], context: int) -> None:

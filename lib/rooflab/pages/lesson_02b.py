@@ -409,7 +409,7 @@ def takeaway(products: Rows, step: Rows, timed: Rows, gpu: str, read: float) -> 
     known = (small["class"] == "weight").sum()
     display.say(
         f"- The weight products read what they must, within {off_percent(products).abs().max():.0f}%.\n"
-        f"- On {gpu} a product by cuBLAS costs {fixed:.1f} µs besides its bytes. So `lm_head` "
+        f"- On {gpu} a product by cuBLAS costs about {fixed:.1f} µs besides its bytes. So `lm_head` "
         f"reaches {head.pct:.0f}% of the roof, "
         f"`{products.part[products.pct.idxmin()]}` {products.pct.min():.0f}%. Fewer products help, or a "
         "shorter fixed time.\n"

@@ -26,9 +26,10 @@ def plan(products: Rows, step: Rows, timed: Rows, read: float, sms: int) -> None
     text = f"Why do {count} products take {took:.0f} µs instead of {least:.0f}? "
     not_it = listed([f"not {cause}" for cause in out])
     text += f"By the counters it is {not_it}. " if out else "The counters rule no cause out. "
-    text += f"They leave {listed(left)} possible. " if left else ""
-    if "too few blocks" in out and (few := _few(step, products, sms)):
-        text += f"(Too few blocks are ruled out for all but {listed(f'`{part}`' for part in few)}.) "
+    text += f"They leave {listed(left)} possible" if left else ""
+    if "too few blocks" in left and (some := _open(step, products, sms)):
+        text += f", for {listed(f'`{part}`' for part in some)}"
+    text += ". " if left else ""
     fixed, rate = launch_rule.line(timed.bytes, timed.median_us, read)
     due = count * fixed + layer_sum(products, rate)[1]
     if fixed < 0.05:
@@ -74,23 +75,52 @@ def _same_blocks(counts: Rows, busy: Rows) -> tuple[Any, Any] | None:
 
 
 def _may_decide(step: Rows, products: Rows, sms: int) -> bool:
-    """Whether products have fewer blocks than the GPU has SMs, and none of them speaks against that cause."""
+    """Whether products have fewer blocks than the GPU has SMs, and for some nothing speaks against that
+    cause.
+    """
     counts, busy = _grids(step, products)
     told = _same_bytes(counts, busy, products.set_index("part").bytes)
-    return bool((counts < sms).any()) and told is None
+    return bool((counts < sms).any()) and (told is None or bool(_open(step, products, sms)))
 
 
-def _few(step: Rows, products: Rows, sms: int) -> list[str]:
+def _each_block(counts: Rows, products: Rows) -> Rows:
+    """GB/s that a block of each product reads in the running model."""
+    return products.set_index("part").gb_s.reindex(counts.index) / counts
+
+
+def _full(counts: Rows, products: Rows, sms: int) -> Any:
+    """The fastest product that has a block for every SM, or None."""
+    rates = products.set_index("part").gb_s.reindex(counts.index[counts >= sms])
+    return rates.idxmax() if len(rates) else None
+
+
+def _held(counts: Rows, products: Rows, sms: int) -> list[str]:
+    """Products that leave SMs idle while a block of theirs reads at least as fast, or nearly, as one
+    of the fastest product that leaves none.
+    """
+    full, each = _full(counts, products, sms), _each_block(counts, products)
+    if full is None:
+        return []
+    return [str(part) for part in counts.index if counts[part] < sms and each[part] > 0.9 * each[full]]
+
+
+def _few(counts: Rows, busy: Rows, products: Rows, sms: int) -> list[str]:
     """Products that leave half of the SMs or more without a block, and have fewer than any that speaks
     against blocks as the cause.
     """
-    counts, busy = _grids(step, products)
     told = _same_bytes(counts, busy, products.set_index("part").bytes)
     return [
         str(part)
         for part in counts.index
         if told and 2 * counts[part] <= sms and counts[part] < counts[told[0]]
     ]
+
+
+def _open(step: Rows, products: Rows, sms: int) -> list[str]:
+    """Products whose time may be that of too few blocks, in the order of their blocks."""
+    counts, busy = _grids(step, products)
+    found = {*_few(counts, busy, products, sms), *_held(counts, products, sms)}
+    return [str(part) for part in counts.index if part in found]
 
 
 def blocks(step: Rows, products: Rows, sms: int) -> None:
@@ -121,13 +151,28 @@ def blocks(step: Rows, products: Rows, sms: int) -> None:
             text += f"`{large}` and `{small}` have as many blocks, {counts[large]}, and keep it "
             text += f"{busy[large]:.0f} and {busy[small]:.0f}% busy: `{small}` has "
             text += f"{moved[small] / moved[large]:.0%} of the bytes. "
-        text += "**The number of blocks does not decide.**"
-        if open_ := _few(step, products, sms):
+        held, open_ = _held(counts, products, sms), _few(counts, busy, products, sms)
+        text += "So **the number of blocks alone does not decide.**"
+        text += _held_said(held, counts, products, sms)
+        if open_ := [part for part in open_ if part not in held]:
             text += (
-                f" But {listed(f'`{part}`' for part in open_)} leave {sms - max(counts[open_])} or more of "
+                f" {listed(f'`{part}`' for part in open_)} leave {sms - max(counts[open_])} or more of the "
             )
             text += (
-                f"the {sms} SMs without a block, and have few bytes, too: these counters cannot tell which "
+                f"{sms} SMs without a block, and have few bytes, too: these counters cannot tell which of "
             )
-            text += "of the two holds them up."
+            text += "the two holds them up."
     display.say(text)
+
+
+def _held_said(held: list[str], counts: Rows, products: Rows, sms: int) -> str:
+    """That blocks may still be too few for the products in `held`; empty without any."""
+    if not held:
+        return ""
+    full, each = _full(counts, products, sms), _each_block(counts, products)
+    words, idle = listed(f"`{part}` ({each[part]:.0f} GB/s)" for part in held), sms - max(counts[held])
+    return (
+        f" But it may be too small. A block of {words} reads about as fast as one of "
+        f"`{full}` ({each[full]:.0f}) or faster, yet {idle} or more SMs have none: with more blocks "
+        "these might take less time. That was not tried."
+    )

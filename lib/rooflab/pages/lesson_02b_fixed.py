@@ -37,7 +37,14 @@ def fixed_said(here: Lab, products: Rows, timed: Rows, read: float) -> str:
         return (
             f"On the {here.run.gpu} a weight product by cuBLAS has no fixed time besides its bytes: {need}."
         )
-    text = f"On the {here.run.gpu} a weight product by cuBLAS costs {fixed:.1f} µs besides its bytes: {need}."
+    text = (
+        f"On the {here.run.gpu} a weight product by cuBLAS costs {fixed:.1f} µs besides its bytes, by a line "
+    )
+    text += "through products of all sizes"
+    left = _beyond(timed, fixed * read * 1e3, rate)
+    if len(left) > 1:
+        text += f" (the {len(left)} smaller ones one by one: {left.min():.1f} to {left.max():.1f})"
+    text += f": {need}."
     small = products.loc[products.bytes.idxmin()]
     ours, theirs = _same_matrix(here, int(small.n), int(small.k))
     if ours and theirs and theirs > 1.2 * ours:
@@ -152,12 +159,12 @@ def two_gpus(timed: Rows, products: Rows, gpu: str, read: float) -> None:
     the published laptop.
     """
     rows, (fixed, rate) = _laptop_products(), laptop_line()
+    ours, own = launch_rule.line(timed.bytes, timed.median_us, read)
     display.say(
-        "The same fixed time weighs less where memory is slower. "
-        f"A line through the laptop's published products gives {fixed:.1f} µs, worth "
-        f"{fixed * rate / 1e3:.1f} MB at the fitted rate of {rate:,.0f} GB/s:"
+        "A fixed time weighs less where memory is slower. A line through the laptop's published products "
+        f"gives one of {fixed:.1f} µs ({ours:.1f} here), in which {fixed * rate / 1e3:.1f} MB could be read "
+        f"at its fitted rate of {rate:,.0f} GB/s ({ours * own / 1e3:.1f} MB here, at {own:,.0f}):"
     )
-    _, own = launch_rule.line(timed.bytes, timed.median_us, read)
     pairs = products[["n", "k"]].itertuples(index=False, name=None)
     theirs = [rows.gb_s.get(pair) for pair in pairs]
     both = products[["part", "us"]].assign(mb=products.bytes / 1e6, here=_shares(timed, products, read))
@@ -201,16 +208,21 @@ def fixed_time(timed: Rows, products: Rows, read: float) -> None:
 
 def _spread(timed: Rows, half: float, rate: float) -> str:
     """How far products of less than `half` bytes, timed alone, are from one fixed time; `rate` in GB/s."""
-    small = timed[timed.bytes < half]
-    if len(small) < 2:
+    left = _beyond(timed, half, rate)
+    if len(left) < 2:
         return ""
-    left = small.median_us - small.bytes / rate / 1e3
-    most = small.loc[left.idxmax()]
+    most = timed.loc[left.idxmax()]
     return (
         " It is a rule of thumb, for the library chooses a kernel by the shape: the "
-        f"{len(small)} smaller ones timed alone take {left.min():.1f} to {left.max():.1f} µs besides their "
+        f"{len(left)} smaller ones timed alone take {left.min():.1f} to {left.max():.1f} µs besides their "
         f"bytes, {left.median():.1f} in the median, and most at {int(most.n):,} rows of {int(most.k):,}."
     )
+
+
+def _beyond(timed: Rows, half: float, rate: float) -> Rows:
+    """Microseconds besides their bytes, at `rate` in GB/s, of products of less than `half` bytes."""
+    small = timed[timed.bytes < half]
+    return small.median_us - small.bytes / rate / 1e3
 
 
 def layer_sum(products: Rows, rate: float) -> tuple[int, float, float]:

@@ -131,9 +131,11 @@ def why_they_differ(two: Two, eager: Rows, model: Model) -> None:
     display.say(
         f"The memory here is {ratio:.0f} times as fast: an average product's bytes take "
         f"{each / two.laptop.gb_s:.0f} µs there and {each / two.here.gb_s:.1f} µs here. **The bytes got "
-        "faster, the fixed time of a product did not**: drawn as the same on both GPUs, it is "
-        f"{two.here.product_us:.1f} µs here, and by the laptop's published products "
-        f"{two.laptop.product_us:.1f} µs there. The {others:,} other launches, which move few bytes, take "
+        "faster, the fixed time of a product did not**. By a line through this trace's products it is "
+        f"{two.here.product_us:.1f} µs here (part 02b fits products timed alone, so its figure differs a "
+        f"little), by one through the laptop's published products {two.laptop.product_us:.1f} µs there; the "
+        f"drawing gives both GPUs the {two.here.product_us:.1f}. The {others:,} other launches, which move "
+        "few bytes, take "
         f"{100 - two.ours:.0f}% of the GPU's time here. The test below shows how well their time here fits "
         "the laptop."
         if ratio > 2 and two.ours < 60 and two.here.product_us > 0.5 * two.laptop.product_us

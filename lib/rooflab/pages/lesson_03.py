@@ -14,13 +14,14 @@ from rooflab.lab import Lab
 from rooflab.ops import Rung, gemv
 from rooflab.pages import Opening, Rows, spread
 from rooflab.pages.lesson_03b import foretold, latency
+from rooflab.pages.lesson_03b_climb import measured_need
 from rooflab.pages.lesson_06 import l2_rate
 from rooflab.studies import gemv as study
 from rooflab.studies import traces
 from rooflab.view import diagram, display, page, plot
 
 
-def opening(rows: Rows, gpu: str, sms: int, ceiling: float, n: int) -> Opening:
+def opening(here: Lab, rows: Rows, gpu: str, sms: int, ceiling: float, n: int) -> Opening:
     """The first screen: rung 2 beside rung 1, and why the time changes."""
     by = rows.set_index("impl")
     one, two = by.loc["1_strided"], by.loc["2_coalesced"]
@@ -36,15 +37,15 @@ def opening(rows: Rows, gpu: str, sms: int, ceiling: float, n: int) -> Opening:
         text += f" {'Two suspects remain' if idle else 'One suspect remains'}: it has only "
         text += f"{in_flight(n) / 1024:,.0f} KiB of loads in flight on the whole GPU"
         needed = in_flight(n) * two["predicted_us"] * ceiling * 1e3 / two["bytes"]  # at the same latency
-        text += f", where the read roof needs {needed / 2**20:.1f} MiB"
+        text += f", where the read roof needs {needed / 2**20:.1f} MiB{measured_need(here)}"
         text += f", and work for only {blocks_of(n)} of {sms} SMs." if idle else "."
     able = [
         "count the sectors of a load on paper, and check them on your CPU",
         "write a coalesced kernel",
         "say from two counters whether coalescing is what a kernel lacks",
     ]
-    here = rows[rows["impl"].isin(["1_strided", "2_coalesced"]) | (rows["kind"] == "peer")]
-    chart = page.ladder(here, gpu, ("read", ceiling, "GB/s"), f"GEMV, {n:,} × {n:,} in FP32, cold")
+    drawn = rows[rows["impl"].isin(["1_strided", "2_coalesced"]) | (rows["kind"] == "peer")]
+    chart = page.ladder(drawn, gpu, ("read", ceiling, "GB/s"), f"GEMV, {n:,} × {n:,} in FP32, cold")
     return text, able, chart
 
 

@@ -13,7 +13,7 @@ from rooflab.lab import Lab
 from rooflab.ops import gemv
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_03b_climb import changes_with_strips as changes_with_strips
-from rooflab.pages.lesson_03b_climb import flying, latency, launched, mib, recorded, start_us
+from rooflab.pages.lesson_03b_climb import flying, latency, launched, measured_need, mib, recorded, start_us
 from rooflab.pages.lesson_03b_climb import left_by_rung_3 as left_by_rung_3
 from rooflab.pages.lesson_03b_climb import result as result
 from rooflab.studies import drawn as watched
@@ -30,7 +30,7 @@ def opening(here: Lab, rows: Rows, ceiling: float, n: int, size: int) -> Opening
     needed = roofline.bytes_in_flight(ceiling, latency(here))
     text = f"It lacks bytes in flight: on the {gpu} rung 2 asks for "
     text += f"{plot.size_text(flying(here, [two['case']])[0])} at a time"
-    text += f", where the read roof needs {mib(needed)} or more" if needed == needed else ""
+    text += f", where the read roof needs {mib(needed)}{measured_need(here)}" if needed == needed else ""
     if "3_split_k" in by.index and best["impl"] != "3_split_k":
         three = by.loc["3_split_k"]
         text += f". More of them make {three.name} {display.speed(two['median_us'] / three['median_us'])}; "
@@ -111,13 +111,13 @@ def predicted(here: Lab, n: int) -> None:
         "Blocks, SMs": f"{gemv.blocks_of(rung, n, rung.with_defaults({}))}, {sms}",
         "Latency of a lone load": f"{wait:.0f} ns",
         "Bytes in flight": plot.size_text(under_way),
-        "Needed for the roof": mib(roofline.bytes_in_flight(roof, wait)),
+        "Needed for the roof, at least": mib(roofline.bytes_in_flight(roof, wait)),
         "So at most": f"{allowed:,.0f} GB/s",
     }
     frame = pd.DataFrame(guess.items(), columns=["what", "value"])
     display.say(
         f"On paper rung 2 has {guess['Bytes in flight']} in flight at {n:,} × {n:,}, and the roof needs "
-        f"{guess['Needed for the roof']}: **at most {guess['So at most']}**, with the "
+        f"{guess['Needed for the roof, at least']} at least: **at most {guess['So at most']}**, with the "
         f"{guess['Latency of a lone load']} that a lone load takes."
     )
     names = {"what": f"Rung 2 at {n:,} × {n:,}", "value": "On paper"}
@@ -324,7 +324,7 @@ def takeaway(rows: Rows, smaller: Rows, parts: Rows, here: Lab, n: int) -> None:
     by, gpu = rows.set_index("impl"), here.run["gpu"]
     best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
     text = f"- On the {gpu} {best['impl']} reads {best['gb_s']:,.0f} GB/s of a {n:,} × {n:,} matrix, "
-    text += f"{best['roof_fraction']:.0%} of the roof; the source's coalesced rung "
+    text += f"{best['roof_fraction']:.0%} of the roof; realizar's coalesced rung "
     text += f"{slowest['gb_s']:,.0f} GB/s.\n"
     text += "- Change one suspect at a time. Blocks and loads in flight grow together"
     if blamed(smaller, parts):

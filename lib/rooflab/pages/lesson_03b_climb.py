@@ -57,6 +57,24 @@ def start_us(here: Lab) -> float:
     return bandwidth.fixed_us(found, here.roof["dram_read"].value) if len(found) else float("nan")
 
 
+def measured_need(here: Lab) -> str:
+    """That the latency of a lone load gives only the least that the read roof needs in flight, and what
+    lesson 01 measured, as the end of a clause: " at least (8.3 MiB for 98% of it, by lesson 01)".
+    """
+    sms, roof = int(here.run["sms"]), here.roof["dram_read"].value
+    text, cases = " at least", here.held("bandwidth", bandwidth.in_flight(sms))
+    rows = here.measure("bandwidth", cases) if cases else None
+    if rows is None or rows.empty:
+        return text
+    found = [bandwidth.in_flight_bytes(studies.get("bandwidth").case(name), sms) for name in rows["case"]]
+    near = rows.assign(flying=found).sort_values("flying")
+    near = near[near["gb_s"] >= 0.95 * roof]
+    if near.empty:
+        return text
+    first = near.iloc[0]
+    return f"{text} ({mib(first['flying'] * sms)} for {first['gb_s'] / roof:.0%} of it, by lesson 01)"
+
+
 def left_by_rung_3(rows: Rows, here: Lab, n: int) -> None:
     """Say what of rung 3's time its bytes are, and what start and finish; what is left is to be saved."""
     three, roof = rows.set_index("impl").loc["3_split_k"], here.roof["dram_read"].value

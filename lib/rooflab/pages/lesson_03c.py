@@ -1,10 +1,9 @@
-"""What lesson 03c shows: a source's claims about one kernel, each judged by the bars that it set itself."""
+"""What lesson 03c shows: realizar's claims about one kernel, each judged by the bars that it set itself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -13,6 +12,8 @@ from rooflab.analysis import coalescing, root_cause
 from rooflab.analysis.evidence import Evidence, NoEvidence
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
+from rooflab.pages.lesson_03c_copy import called, calls_drawn
+from rooflab.pages.lesson_03c_copy import missing_why as missing_why
 from rooflab.pages.lesson_03c_counters import FILLS
 from rooflab.pages.lesson_03c_counters import block_sizes as block_sizes
 from rooflab.pages.lesson_03c_counters import counters as counters
@@ -20,7 +21,6 @@ from rooflab.pages.lesson_03c_counters import hit_rates as hit_rates
 from rooflab.pages.lesson_03c_counters import padding as padding
 from rooflab.pages.lesson_03c_counters import powers as powers
 from rooflab.view import diagram, display, explorer
-from rooflab.view.diagram.uploads import Call, uploads
 from rooflab.words import listed
 
 N = coalescing.SIZE
@@ -32,7 +32,7 @@ def _group(name: str) -> list[claims.Claim]:
 
 def opening(gpu: str, hypotheses: Rows, tests: Rows, evidence: Evidence, source: Any) -> Opening:
     """The first screen: the four checks, how many claims hold as stated, and the copy beside the kernel."""
-    found = _called(evidence)
+    found = called(evidence)
     part = f" ({found.kernel / 1e3:.2f} of {found.call / 1e3:.2f} ms here)" if found else ""
     text = f"Four checks: take the copy out of the kernel's time{part}, ask whether the memory can meet the "
     text += "bar, measure what the claim names, and see that a slow kernel fails the test. "
@@ -45,42 +45,7 @@ def opening(gpu: str, hypotheses: Rows, tests: Rows, evidence: Evidence, source:
         "check that a test measures the quantity that the claim names",
         "try a test on a bad kernel, which must not pass",
     ]
-    return text, able, _calls_drawn(gpu, evidence, source)
-
-
-class _Called(NamedTuple):
-    """What a call that copies its weights takes here in us, and the kernel that it runs, alone."""
-
-    call: float
-    kernel: float
-
-
-def _called(evidence: Evidence) -> _Called | None:
-    """A call with a copy from pageable memory, and its kernel; None where one of them was not recorded."""
-    try:
-        call = evidence.us("gemv", operator="upload", impl="pageable")
-        return _Called(call, coalescing.us(evidence, coalescing.COALESCED))
-    except NoEvidence:
-        return None
-
-
-def _calls_drawn(gpu: str, evidence: Evidence, source: Any) -> diagram.Drawing:
-    """Draw what calls take there and here, the copy beside the kernel."""
-    copied, kept = "coalesced, weights copied", "coalesced, weights stay"
-    there = [
-        Call("strided", source.strided_us, None),
-        Call(copied, source.uploading_us, source.uploading_us - source.resident_us),
-        Call(kept, source.resident_us),
-    ]
-    here = []
-    for says, impl in (("strided, weights stay", coalescing.STRIDED), (kept, coalescing.COALESCED)):
-        with suppress(NoEvidence):
-            here.append(Call(says, coalescing.us(evidence, impl)))
-    if found := _called(evidence):
-        here.insert(-1, Call(copied, found.call, max(0.0, found.call - found.kernel)))
-    card = coalescing.CARD.name.removeprefix("GeForce ")
-    groups = {f"There: {card}, as published": there, f"Here: {gpu}, measured": here}
-    return uploads(groups, "Check 1: one product, with and without a copy of its weights")
+    return text, able, calls_drawn(gpu, evidence, source)
 
 
 def _stated(hypotheses: Rows, tests: Rows) -> Rows:
@@ -88,15 +53,23 @@ def _stated(hypotheses: Rows, tests: Rows) -> Rows:
 
 
 def _score(gpu: str, stated: Rows) -> str:
-    """How many claims hold by their own bars."""
+    """How many claims hold by their own bars, and what a verdict on another card is worth."""
     held, refuted = ((stated["word"] == word).sum() for word in (claims.HOLDS, claims.REFUTED))
-    text = f"Of the source's {len(stated)} claims {held} hold on the {gpu} by their own bars, and {refuted} "
+    text = (
+        f"Put to the {gpu}, {held} of realizar's {len(stated)} claims hold by their own bars, and {refuted} "
+    )
     text += "are refuted"
     between = [(claims.SHORT, "falls short", "fall short")]
     between += [(claims.UNRECORDED, "was not recorded", "were not recorded")]
     for word, one, many in between:
         if count := (stated["word"] == word).sum():
             text += f"; {count} {one if count == 1 else many}"
+    card = coalescing.CARD.name.removeprefix("GeForce ")
+    if card not in gpu:
+        text += (
+            f". The claims are about an {card}: a verdict here says whether one carries over, not whether "
+        )
+        text += "it is true there"
     return f"{text}."
 
 
@@ -150,7 +123,7 @@ def _on_the_grid(every: Rows) -> list[str]:
 
 def kernels_said(evidence: Evidence) -> None:
     """Say which three kernels the page puts to the tests."""
-    text = "**Three kernels**, written here from the source's description: *strided*, the one that it had; "
+    text = "**Three kernels**, written here from realizar's description: *strided*, the one that it had; "
     text += "*coalesced*, the one that it designed; and *best*, the fastest of lessons 03 and 03b"
     best = _best(evidence)
     display.say(f"- {text}{f' (`{best}`)' if best else ''}, which is ours.")
@@ -162,12 +135,12 @@ _TESTS = {id: test for id, _, test in claims.shown([c for g in ("hypothesis", "t
 
 
 def _floor() -> float:
-    """Microseconds in which the source's card can read the matrix, by its data sheet."""
+    """Microseconds in which realizar's card can read the matrix, by its data sheet."""
     return coalescing.moved() / coalescing.CARD.dram_gb_s / 1e3
 
 
 def _line(says: str, id: str, marks: Sequence[tuple[float, str]]) -> diagram.Line:
-    """A test of the source on a number line, with what was measured."""
+    """A test of realizar's on a number line, with what was measured."""
     test = _TESTS[id]
     refuted = (test.refuted.sign, test.refuted.value) if test.refuted else None
     found = [(value, words) for value, words in marks if value == value]
@@ -233,7 +206,7 @@ def backwards(gpu: str, evidence: Evidence) -> None:
     text = f"Bad means slow: on the {gpu} "
     text += listed(f"the {name} kernel takes {us:,.1f}" for name, us in times.items()) + " µs."
     if times["coalesced"] > times["strided"]:
-        text += " The kernel that the source designed is the slowest of the three."
+        text += " The kernel that realizar designed is the slowest of the three."
     words = {name: claims.judge(_TESTS["E11"], evidence, subject) for subject, name in names.items()}
     text += "\n\nTake E11: L2, the cache, has to serve over half of all sectors. "
     text += f"Measured: {listed(f'{each.measured} in the {name} kernel' for name, each in words.items())}."
@@ -249,7 +222,7 @@ def backwards(gpu: str, evidence: Evidence) -> None:
 def asked_bars(target_us: float) -> Rows:
     """What each bar in microseconds asks of the memory, a row a bar."""
     known = {claim.name: claim.tests[0] for group in ("hypothesis", "test") for claim in _group(group)}
-    bars = [("the source's target", target_us, N)]
+    bars = [("realizar's target", target_us, N)]
     bars += [("H2's bar", known["H2"].bar.value, N)]  # the hypothesis that names a time
     bars += [("H2's second bar", known["H2"].refuted.value, N)]
     for test, size in (("E1", 4096), ("E2", 2048), ("E3", 8192)):
@@ -289,7 +262,7 @@ def impossible(asks: Rows) -> None:
 
 def carried_over(gpu: str, evidence: Evidence) -> None:
     """Say that a bar in microseconds does not carry over, where the best kernel meets H2's here and the
-    source's card cannot.
+    realizar's card cannot.
     """
     found, card = claims.judge(_TESTS["H2"], evidence, claims.BEST), coalescing.CARD.name
     if found.word == claims.HOLDS and _floor() > _TESTS["H2"].bar.value:
@@ -304,42 +277,14 @@ def carried_over(gpu: str, evidence: Evidence) -> None:
 
 
 def whys(evidence: Evidence, source: Any, gpu: str) -> None:
-    """List the source's whys, each with its own numbers and with what was measured here."""
+    """List realizar's whys, each with its own numbers and with what was measured here."""
     lines = []
     for why in root_cause.whys(evidence, source).itertuples():
         lines.append(f"1. **{why.why}** {why.answer}")
-        lines.append(f"    - The source's numbers: {why.theirs}.")
+        lines.append(f"    - Realizar's numbers: {why.theirs}.")
         lines.append(f"    - Measured on {gpu}: {why.here}.")
-    head = "Why by why: the source's answer, its own numbers, and what was measured"
+    head = "Why by why: realizar's answer, its own numbers, and what was measured"
     display.say(f"<details><summary>{head}</summary>\n\n" + "\n".join(lines) + "\n\n</details>")
-
-
-def missing_why(evidence: Evidence, source: Any, gpu: str) -> None:
-    """Say what of a call was the copy, there and here, and what the source's time is of its bandwidth."""
-    moved, strided = coalescing.moved(), coalescing.us(evidence, coalescing.STRIDED)
-    copy = source.uploading_us - source.resident_us
-    theirs = coalescing.share_of_card(source.strided_us, moved)
-    share = coalescing.share(evidence, coalescing.STRIDED)
-    lines = [
-        f"**There** the coalesced kernel takes {source.uploading_us / 1e3:.2f} ms where each call copies the "
-        f"weights to the GPU, and {source.resident_us / 1e3:.2f} where they stay: "
-        f"{copy / source.uploading_us:.0%} of the call is the copy."
-    ]
-    if found := _called(evidence):
-        lines.append(
-            f"**Here** such a call takes {found.call / 1e3:.2f} ms, from ordinary (*pageable*) memory of the "
-            f"host, and its kernel {found.kernel / 1e3:.2f}: {1 - found.kernel / found.call:.0%} is the copy."
-        )
-    lines.append(
-        f"The source does not divide the {source.strided_us / 1e3:.2f} ms of its strided kernel. For "
-        f"{moved / 1e6:.1f} MB they are {moved / source.strided_us / 1e3:.1f} GB/s, {theirs:.1%} of its "
-        f"card's bandwidth; its copy ran at {moved / copy / 1e3:.1f} GB/s. The same addresses take "
-        f"{strided / 1e3:.2f} ms on the {gpu}, {share:.0%} of the bandwidth."
-    )
-    text = "\n".join(f"- {line}" for line in lines)
-    if share > 5 * theirs:
-        text += f"\n\n**The {source.strided_us / 1e3:.2f} ms have the size of a copy, not of a kernel.**"
-    display.say(text)
 
 
 # --- verdicts -----------------------------------------------------------------------------------------------
@@ -363,7 +308,7 @@ def hypotheses_said(verdicts: Rows) -> None:
     lines = []
     if word["H4"] == claims.REFUTED and word["H4 in rows"] == claims.HOLDS:
         lines.append(
-            f"H4: in the source's layout, loads of 16 bytes a lane have {value['H4']:.2f} times the speed of "
+            f"H4: in realizar's layout, loads of 16 bytes a lane have {value['H4']:.2f} times the speed of "
             "4 bytes, for a reason that part 03b did not find. Its restatement compares 16 bytes with 2, in "
             f"FP16 rows as models store them: {value['H4 in rows']:.2f} times."
         )
@@ -385,8 +330,8 @@ def tests_said(judged: Rows) -> None:
         )
     if word["E10 by padding"] == claims.REFUTED:
         lines.append(
-            f"E10: taking bank conflicts away makes `{coalescing.PADDED}` {value['E10 by padding']:.2f} "
-            "times as fast, which is not the factor expected."
+            f"E10 restated says: {found['says']['E10 by padding'].rstrip('.').lower()}. Taking them away "
+            f"makes `{coalescing.PADDED}` {value['E10 by padding']:.2f} times as fast."
         )
     _folded(judged, "tests", lines)
 
@@ -406,7 +351,7 @@ def explored(rows: Rows, here: Lab, gpu: str) -> Any:
     cold = rows[(rows["options"] == "") & (rows["cache"] == "cold")]
     sizes = cold.groupby("clock")["n"].agg(lambda each: sorted(set(each)))
     few = [clock for clock in sizes.index if clock != "graph" and len(sizes[clock]) == 1]
-    text = "The *event* and *wall* clocks include what a call costs; the source's mean of a thousand "
+    text = "The *event* and *wall* clocks include what a call costs; realizar's mean of a thousand "
     text += "iterations was probably taken by one of these."
     if few:
         clocks = listed(f"*{clock}*" for clock in few)

@@ -129,7 +129,7 @@ def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
         for _, row in found.iterrows()
     ]
     heads = [name + _taking(evidence, subject) for subject, name in subjects.items()]
-    diagram.tried(rows, heads, FILLS, f"The source's tests, put to three kernels on the {gpu}").show()
+    diagram.tried(rows, heads, FILLS, f"Realizar's tests, put to three kernels on the {gpu}").show()
     words = [[each.word for each in found[subject]] for subject in subjects]
     each = list(zip(found["id"], *words, strict=True))
     lines = _by_power(each, _fooled(each, evidence))
@@ -178,7 +178,7 @@ def _by_power(each: Sequence[tuple[str, ...]], fooled: Sequence[str]) -> list[st
 
 
 def _by_kernel(each: Sequence[tuple[str, ...]]) -> str:
-    """Which claims fail by the source's kernel and not by their bar, as a sentence; nothing without any."""
+    """Which claims fail by realizar's kernel and not by their bar, as a sentence; nothing without any."""
     kernel = [i for i, _, middle, good in each if (middle, good) == (claims.REFUTED, claims.HOLDS)]
     if not kernel:
         return ""

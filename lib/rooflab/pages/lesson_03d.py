@@ -114,11 +114,15 @@ def in_flight(here: Lab, rows: Rows, rungs: Sequence[Rung], n: int, sms: int) ->
     if wait != wait:
         return
     lanes = min(32 * n, 2048 * sms)  # a warp a row, as far as the SMs have room
-    each = (4 * 2, 16, 16 * int(rungs[2].with_defaults({})["UNROLL"]))  # bytes that a lane asks for at a time
-    said = [f"{lanes * size / 2**20:.1f} MiB in rung {k}" for k, size in enumerate(each, 1)]
+    loads = ((4, 2), (1, 16), (int(rungs[2].with_defaults({})["UNROLL"]), 16))  # a lane's at a time, of bytes
+    each = [many * size for many, size in loads]
+    said = [
+        f"{lanes * size / 2**20:.1f} MiB in rung {k} ({many} × {wide} bytes a lane)"
+        for k, (size, (many, wide)) in enumerate(zip(each, loads, strict=True), 1)
+    ]
     needed = roofline.bytes_in_flight(roof, wait)
-    text = f"On paper {listed(said)} are in flight; by Little's law the roof needs {needed / 2**20:.1f} "
-    text += "([part 03b](03b_filling.ipynb)). "
+    text = f"On paper {lanes // 32:,} warps of 32 lanes have {listed(said)} in flight; by Little's law the "
+    text += f"roof needs {needed / 2**20:.1f} at least ([part 03b](03b_filling.ipynb)). "
     if needed < lanes * each[1] < 2 * needed < lanes * each[2]:
         text += "Rung 2 has little to spare, rung 3 several times that. "
     first, allowed = rows[rows["impl"] == rungs[0].name]["gb_s"], lanes * each[0] / wait

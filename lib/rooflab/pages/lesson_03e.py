@@ -74,12 +74,17 @@ def opening(reports: Rows, gpu: str) -> Opening:
     results, said = _results(reports), _said(reports) > 0
     wrong = ~results.isin(_QUIET)
     reported = said[list(SANITIZERS)].any(axis=1)
-    every = "together they find all of them" if (wrong.any(axis=1) | reported).all() else "neither finds all"
+    every = (
+        "together they find all of them"
+        if (wrong.any(axis=1) | reported).all()
+        else "even so, some stay unseen"
+    )
     more = wrong["second call"] & ~wrong["friendly size"] & ~wrong["ragged size"]
     answer = (
         f"On the {gpu} the first result shows {wrong['friendly size'].sum()} of {len(wrong)} faulty kernels "
         f"at a friendly size and {wrong['ragged size'].sum()} at a ragged one, a second call {more.sum()} "
-        f"more; compute-sanitizer reports {reported.sum()}. Run both: {every}."
+        f"more; compute-sanitizer reports {reported.sum()}. Run your test at both sizes and twice, and the "
+        f"sanitizer as well: {every}."
     )
     able = [
         "name the input sizes that bring a mistake out",
@@ -145,7 +150,9 @@ def results(reports: Rows, gpu: str) -> None:
         table[size] = found[f"{size} size"].to_numpy()
         names |= {f"{size} n": f"{size.capitalize()} n × k", size: f"First result, {size}"}
     table["second"] = found["second call"].to_numpy()
-    display.table(table, names | {"second": "Second result, where the first is right"}, caption=f"On {gpu}")
+    display.table(
+        table, names | {"second": "Second result, at a size where the first is right"}, caption=f"On {gpu}"
+    )
     by = {
         "a ragged size": found.index[quiet["friendly size"] & ~quiet["ragged size"]],
         "a second call": found.index[~quiet["second call"]],

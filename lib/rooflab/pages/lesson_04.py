@@ -13,77 +13,15 @@ from rooflab.bench import clock
 from rooflab.errors import UsageError
 from rooflab.lab import Lab
 from rooflab.numerics import quant
-from rooflab.ops import gemv, int4
-from rooflab.pages import Opening, Rows, bars, named_facts, spread
+from rooflab.ops import int4
+from rooflab.pages import Rows, named_facts, spread
+from rooflab.pages.lesson_04_opening import SOURCE, ladder_gains, products
+from rooflab.pages.lesson_04_opening import opening as opening
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 from rooflab.view import diagram, display, explorer, plot
 from rooflab.view.explorer_facts import SAYS
 from rooflab.words import times
-
-
-def opening(here: Lab, n: int, k: int) -> Opening:
-    """The first screen: the four ways to multiply, and what the plain fused kernel makes of fewer bytes."""
-    ways = {"torch.matmul": "FP16, cuBLAS", "1_warp_row": "INT4, fused"}
-    ways |= {study.TWO_OP: "INT4, two-op, our kernel", study.TWO_OP_TORCH: "INT4, two-op in PyTorch"}
-    rows = here.measure("int4", [c for c in study.ladder(n, k, here.sized) if c.impl in ways])
-    by, plain_fp16 = rows.set_index("impl"), _dense_of_ours(here, n, k)
-    answer = "No: " if _longer(by) else ""
-    answer += f"INT4 in groups of 128 takes 1/{16 / (4 + 16 / 128):.1f} of the bytes of FP16. "
-    if {"1_warp_row", "torch.matmul"} <= set(by.index):
-        plain = by.loc["1_warp_row"]
-        dense, gpu = by.loc["torch.matmul"], here.run["gpu"]
-        slower = _longer(by)
-        answer += f"The plain fused kernel takes {'longer' if slower else 'less time'} than cuBLAS on FP16 "
-        answer += f"weights{' all the same' if slower else ''}: {plain['median_us']:.1f} against "
-        answer += (
-            f"{dense['median_us']:.1f} µs on the {gpu}"
-            + "".join(f"; lesson 03d's FP16 kernel takes {us:.1f}" for us in plain_fp16["median_us"])
-            + f". The INT4 kernel reads at {plain['roof_fraction']:.0%} of the "
-        )
-        answer += "roof: fewer bytes need not mean less time."
-    able = (
-        "pack weights into four bits with a scale a group, and unpack them",
-        "count the bytes that four ways of multiplying move",
-        "choose the baseline that makes a speed-up mean something",
-    )
-    title = f"One token, {n:,} × {k:,} weights"
-    drawn = rows[rows["impl"] != study.TWO_OP_TORCH]  # its bar would squash the others
-    rest = drawn
-    if len(drawn):
-        drawn = pd.concat([plain_fp16, drawn])
-    names = [ways.get(i, "FP16, lesson 03d's") for i in drawn["impl"]]
-    fig, _ = bars(drawn, names, here.run["gpu"], title)
-    roof = here.roof["dram_read"].value
-    least = list(plain_fp16["bytes"] / roof / 1e3) * bool(len(drawn))
-    least += [study.traffic(c) / roof / 1e3 for c in map(studies.get("int4").case, rest["case"])]
-    ax = fig.axes[0]
-    if len(drawn):
-        mark = {"color": plot.COLOURS[1], "markersize": 15, "markeredgewidth": 3, "zorder": 5}
-        ax.plot(least, range(len(least)), "|", label="its bytes at the read roof", **mark)
-        fig.legend(loc="outside lower center", fontsize=8, frameon=False)
-    said = f"{title} on {here.run['gpu']}, {plot.dates(drawn)}."
-    said += " Two-op, our kernel, unpacks the weights to FP16 in memory, and cuBLAS multiplies."
-    if study.TWO_OP_TORCH in by.index:
-        slow = by.loc[study.TWO_OP_TORCH, "median_us"]
-        said += f" Two-op in PyTorch, which is not drawn, takes {slow:.0f} µs."
-    return answer, able, (fig, said)
-
-
-def _longer(by: Rows) -> bool:
-    """Whether the plain fused kernel takes longer than cuBLAS on FP16 weights."""
-    both = {"1_warp_row", "torch.matmul"} <= set(by.index)
-    return both and bool(by.loc["1_warp_row", "median_us"] > by.loc["torch.matmul", "median_us"])
-
-
-def _dense_of_ours(here: Lab, n: int, k: int) -> Rows:
-    """The row of lesson 03d's last rung on these weights in FP16, cold by the graph clock, where it was
-    recorded; none else.
-    """
-    rung = gemv.LADDERS["gemv_rows"][4].name
-    cases = [c for c in here.cases("gemv") if (c.operator, c.impl, c.n, c.k) == ("gemv_rows", rung, n, k)]
-    rows = here.measure("gemv", here.held("gemv", [c for c in cases if c.cache == "cold"]))
-    return rows[rows["clock"] == "graph"].sort_values("median_us").head(1)
 
 
 def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:
@@ -210,8 +148,7 @@ def errors_explained(costs: dict[str, Any], sizes: Any) -> None:
         f"{sizes[2]} to {sizes[-1]} little is left to save, {1 - bits[-1] / bits[2]:.0%}. That speaks for "
         f"{sizes[2]} where outliers are few: in groups of {sizes[2]} rare ones make the error "
         f"{spoilt:.1f} times "
-        "as large, and the groups that hold one account for the increase. No kernel changes any of "
-        "this: they multiply by exactly what is stored."
+        "as large, and the groups that hold one account for the increase."
     )
 
 
@@ -272,7 +209,7 @@ def ways_compared(rows: Rows, gpu: str) -> tuple[Rows, Rows]:
 
 
 def source_test(here: Lab) -> None:
-    """Show what the source's own test finds."""
+    """Show what decode-roofline's own test finds."""
     tested = here.measure("int4", study.seeded(here.sized))
     tested["seed"] = tested["options"].str.extract(r"seed=(\d+)")[0].astype(int)
     tested["passes"] = tested["error"] <= 2e-3
@@ -282,7 +219,7 @@ def source_test(here: Lab) -> None:
     names |= {"error": "Largest error", "passes": "Passes"}
     passed = tested["passes"]
     verdict = "all pass" if passed.all() else f"{passed.sum()} of {len(passed)} pass"
-    caption = f"The source's own test, |y − ŷ| ≤ 0.002 + 0.002 |ŷ| at four shapes: {verdict}"
+    caption = f"Decode-roofline's own test, |y − ŷ| ≤ 0.002 + 0.002 |ŷ| at four shapes: {verdict}"
     display.table(tested, names, {"error": "{:.1e}"}, caption, folded=True)
 
 
@@ -330,7 +267,7 @@ def bytes_compared(gpu: str, both: Rows) -> float:
 def beside_laptop(
     laptop: Store, counted: Rows, four: list[Any], gpu: str, n: int, k: int
 ) -> tuple[Rows, Rows]:
-    """Show the counters of the source's kernel as published and here; both."""
+    """Show the counters of decode-roofline's kernel as published and here; both."""
     theirs = analysis.published_counters(laptop)
     ours = counted[counted["case"] == four[0].id]
     if len(ours):
@@ -338,7 +275,7 @@ def beside_laptop(
         table = pd.DataFrame({"theirs": theirs, "ours": ours, "what": analysis.SIX})
         names = {"what": "Counter", "theirs": "Published, RTX 4070 Laptop", "ours": gpu}
         forms = dict.fromkeys(("theirs", "ours"), "{:,.1f}")
-        title = f"Six counters of the source's kernel, {n:,} × {k:,}"
+        title = f"Six counters of decode-roofline's kernel, {n:,} × {k:,}"
         display.table(table, names, forms, title, folded=True)
     return theirs, ours
 
@@ -366,7 +303,9 @@ def limit_explained(ours: Rows, theirs: Rows, gpu: str) -> None:
         display.say(text)
 
 
-def takeaway(both: Rows, off: float, costs: dict[str, Any], by: Rows, gpu: str, fused: Rows) -> None:
+def takeaway(
+    here: Lab, both: Rows, off: float, costs: dict[str, Any], by: Rows, gpu: str, fused: Rows, n: int, k: int
+) -> None:
     """What to take away, computed."""
     text = f"- INT4 in groups of 128 takes {4 + 16 / 128:.3f} bits a weight"
     text += f", and the counters find the fused kernel within {off:.0%} of that.\n" if len(both) else ".\n"
@@ -381,26 +320,8 @@ def takeaway(both: Rows, off: float, costs: dict[str, Any], by: Rows, gpu: str, 
         text += ", so beating it says little." if ratio > 1.5 else "."
     text += "\n"
     text += f"- Fewer bytes save time only if they still arrive at the roof. On the {gpu} the plain fused "
-    text += f"kernel reads them at {fused['roof_fraction']:.0%} of it."
+    text += f"kernel reads them at {fused['roof_fraction']:.0%} of it. {ladder_gains(here, n, k)}".rstrip()
     display.say(text)
-
-
-_SOURCE, _FASTEST = "the source's kernel", "fused, fastest rung"
-_CALLED = {"torch.matmul": "FP16, cuBLAS", study.TWO_OP: "two-op, our kernel"}
-_CALLED |= {study.TWO_OP_TORCH: "two-op in PyTorch"}
-
-
-def products(here: Lab) -> Rows:
-    """Every recorded product of the page's ways, cold by the graph clock: the source's kernel, the fastest
-    of the other fused ones at each shape and number of tokens, and what they are compared with.
-    """
-    rows = here.store.read("int4")
-    rows = rows[(rows["cache"] == "cold") & (rows["clock"] == "graph") & rows["median_us"].notna()]
-    source, own = rows["impl"] == "1_warp_row", rows["kind"] == "own"
-    called = rows["impl"].map(_CALLED).mask(own, _FASTEST).mask(source, _SOURCE)
-    found = rows.assign(called=called, looped=rows["options"] == "loop=1").dropna(subset="called")
-    found = found.sort_values(["n", "k", "looped", "median_us"], ascending=[True, True, False, True])
-    return found.drop_duplicates(["called", "n", "k", "batch"]).reset_index(drop=True)
 
 
 def explore(here: Lab, gpu: str, n: int, k: int) -> Any:
@@ -426,5 +347,5 @@ def explore(here: Lab, gpu: str, n: int, k: int) -> Any:
         ylog=True,
         foretold="its bytes at the read roof: {} µs",
         measure=explorer.measurer(here),
-        start={"called": _SOURCE, "shape": f"{n:,} × {k:,}", "batch": 1},
+        start={"called": SOURCE, "shape": f"{n:,} × {k:,}", "batch": 1},
     )

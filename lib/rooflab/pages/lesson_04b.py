@@ -17,7 +17,7 @@ from rooflab.ops import int4, stream
 from rooflab.pages import Opening, Rows, named_facts
 from rooflab.pages.lesson_04b_causes import beside_arithmetic as beside_arithmetic
 from rooflab.pages.lesson_04b_causes import brings as brings
-from rooflab.pages.lesson_04b_causes import labelled
+from rooflab.pages.lesson_04b_causes import labelled, untuned_end
 from rooflab.pages.lesson_04b_causes import limit_of_each_rung as limit_of_each_rung
 from rooflab.paths import KERNELS
 from rooflab.studies import bandwidth
@@ -27,7 +27,7 @@ from rooflab.view.diagram.reading import part_of
 from rooflab.view.diagram.words import half
 from rooflab.words import listed, times
 
-# What the source's kernel does with each weight, an instruction each; loads and addresses come on top.
+# What decode-roofline's kernel does with each weight, an instruction each; loads and addresses come on top.
 LEAST = ("shift", "mask", "- 8", "to float", "x to float", "× and + in one")
 _RUNGS = int4.LADDERS["int4"]
 _WARPS = {"7.5": 32, "8.6": 48, "8.9": 48, "12.0": 48}  # that an SM holds at most; others hold 64
@@ -62,6 +62,7 @@ def opening(here: Lab, large: Any, afford: float, spent: Rows) -> Opening:
         f" takes {best['median_us']:.0f} µs: {display.speed(first['median_us'] / best['median_us'])} as "
     )
     answer += f"the first, {best['roof_fraction']:.0%} of the roof."
+    answer += untuned_end(own[own["impl"].isin(_ONE_TOKEN)], best) if tuned else ""
     able = (
         "work out how many instructions a weight may cost on a GPU",
         "turn four-bit codes into FP16 numbers without a conversion",
@@ -154,7 +155,12 @@ def tiles_lose_nothing() -> None:
     same = all(np.array_equal(a, b) for a, b in zip(rows, back, strict=True))
     before = sum(part.nbytes for part in rows)
     display.say(
-        f"The weight blocks take {tiles.blocks.nbytes / before:.0%} of the bytes of the rows. Packed back, "
+        (
+            "Repacking changes no size. "
+            if tiles.blocks.nbytes == before
+            else f"The weight blocks take {tiles.blocks.nbytes / before:.0%} of the bytes of the rows. "
+        )
+        + "Packed back, "
         f"{'every bit is where it was' if same else 'BITS ARE LOST'} (tried here on {rows.n:,} × {rows.k:,} "
         "random weights)."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooflab.lab import Lab
+from rooflab.ops import int4
 from rooflab.pages import Rows
 from rooflab.view import display
 from rooflab.view.diagram.reading import part_of
@@ -95,6 +96,23 @@ def tuned_block(options: dict[str, int], plain: dict[str, int]) -> str:
         text += f" A block has {high[0]} rows, not {high[1]}, for each copy of x"
         alone = own["ROW_WARPS"] == 1 < plain["ROW_WARPS"]
         text += ": it gives up sharing x between groups of warps." if alone else "."
+    return text
+
+
+def untuned_end(own: Rows, best: Any) -> str:
+    """Where the ladder's rows `own` end without the constants tuned to the matrix, those of the fastest row
+    `best`, and which idea of its rung these give up.
+    """
+    rung = next(each for each in int4.LADDERS["int4"] if each.name == best["impl"])
+    plain = own[own["case"] != best["case"]]
+    if plain.empty:
+        return ""
+    end = plain.sort_values("median_us").iloc[0]
+    text = f" Only that bar is tuned; untuned, the ladder ends at {end['median_us']:.0f} µs ({end['impl']})."
+    constants = rung.with_defaults({})
+    if (constants | _options(best)).get("ROW_WARPS", 0) == 1 < constants.get("ROW_WARPS", 0):
+        text += f" Tuned, rung {rung.name.partition('_')[0]} no longer shares x between groups of warps, the "
+        text += "idea that names it; what is left is its ring of slots."
     return text
 
 

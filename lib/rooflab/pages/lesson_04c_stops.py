@@ -120,8 +120,8 @@ def more_tokens(
     """
     display.say(
         f"Beyond {batches[-1]} tokens, on Hopper GPUs, y, the result, is cut into *tiles*, some rows by some "
-        "tokens. **Rung 12** ([source](../kernels/int4/12_token_tiles.cu)) runs a block for each tile. "
-        "**Rung 13** ([source](../kernels/int4/13_stream_k.cu)) runs one block for each SM, which takes tile "
+        "tokens. **Rung 12** ([code](../kernels/int4/12_token_tiles.cu)) runs a block for each tile. "
+        "**Rung 13** ([code](../kernels/int4/13_stream_k.cu)) runs one block for each SM, which takes tile "
         "after tile, and divides along k the tiles that would leave SMs idle at the end (*stream-K*). These "
         "come *first*, so that the sums that one block leaves to another are there early."
     )

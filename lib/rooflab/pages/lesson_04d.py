@@ -7,6 +7,7 @@ from typing import Any
 from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.pages import Opening, Rows, named_facts
+from rooflab.pages.lesson_04d_clocks import clock_adds
 from rooflab.pages.lesson_04d_clocks import clocks_drawn as clocks_drawn
 from rooflab.pages.lesson_04d_clocks import drawing_target as drawing_target
 from rooflab.pages.lesson_04d_laptop import FORMS, LAPTOP, NAMES, PROFILED
@@ -92,8 +93,8 @@ def opening(here: Lab, gains: dict[str, Any], kernels: Rows, drawn: Any, rows: R
 
 
 def _elsewhere(loop: Rows, kernels: Rows, noise: str) -> str:
-    """That the loop's kernel wins on the source's laptop, where it does and loses here, for one token; and
-    what its times cannot tell.
+    """That the loop's kernel wins on decode-roofline's laptop, where it does and loses here, for one token;
+    and what its times cannot tell.
     """
     gain = float(kernels["fp16"] / kernels["fused"])
     if not (1 in loop.index and loop[1] < 1 < gain):
@@ -166,21 +167,22 @@ def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:
     """The facts of the run, in one line."""
     more = {
         "L2": plot.size_text(int(here.run["l2_bytes"])),
-        "The source's GPU": laptop.runs()["gpu"].iloc[0],
+        "Decode-roofline's GPU": laptop.runs()["gpu"].iloc[0],
         "Shapes": ", ".join(f"{n:,} × {k:,}" for n, k in shapes),
     }
     named_facts(here, gpu, "int4", more)
 
 
-def same_way(one_shape: Rows, gains: dict[str, Any], name: str, gpu: str) -> None:
-    """Show the source's table as measured here, and say where the loop loses by it, and what a factor over
-    the two-op product is worth.
+def same_way(here: Lab, one_shape: Rows, gains: dict[str, Any], name: str, gpu: str) -> None:
+    """Show decode-roofline's table as measured here, and say where the loop loses by it, what the event clock
+    adds, and what a factor over the two-op product is worth.
     """
     same = one_shape.loc["event, warm"].reset_index()
     display.table(same, NAMES, FORMS, f"The same table here: {name}, {gpu}, event clock, warm")
     event = gains[EVENT]
-    text = f"**Timed the source's way, the loop loses {loses(event)} here.** This clock compares two "
+    text = f"**Timed decode-roofline's way, the loop loses {loses(event)} here.** This clock compares two "
     text += "launchers: our Python launches the loop, and cuBLAS from C++ launches FP16."
+    text += clock_adds(here.store, one_shape)
     one = same[same["batch"] == 1].iloc[0]
     factor = one["two_op"] / one["fused"]
     if factor > 1 > one["gain"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from rooflab.pages import Rows
+from rooflab.records.store import Store
 from rooflab.view import diagram, display
 from rooflab.words import listed
 
@@ -71,3 +72,24 @@ def drawing_target(event: int, graph: int, first: int) -> None:
             f"With the drawing's figures, `seen({graph}, {first}, {event}, {_LAUNCHES})` is {us}: the end of "
         )
         display.say(f"{text}its last kernel.")
+
+
+def clock_adds(store: Store, one_shape: Rows) -> str:
+    """What the event clock adds to the two launchers' times for one token, and to a kernel of part 00b in the
+    same recording, where both clocks timed them.
+    """
+    try:
+        event, graph = (one_shape.loc[(f"{clock}, warm", 1)] for clock in ("event", "graph"))
+    except KeyError:
+        return ""
+    loop, fp16 = event["fused"] - graph["fused"], event["fp16"] - graph["fp16"]
+    if not (loop == loop and fp16 == fp16):
+        return ""
+    rows = store.read("environment")
+    rows = rows[rows["operator"].eq("saxpy") & rows["impl"].eq("1_scalar") & rows["cache"].eq("warm")]
+    by = rows[rows["options"] == ""].pivot_table("median_us", "n", "clock")
+    text = f" For one token it adds {loop:.0f} µs to the loop and {fp16:.0f} to FP16"
+    if {"event", "graph"} <= {*by}:
+        alone = (by["event"] - by["graph"]).median()
+        text += f"; in part 00b, in a run of its own, it added {alone:.0f} to a kernel"
+    return f"{text}. So what it adds is no constant: it differs by launcher and by run."

@@ -1,4 +1,4 @@
-"""What lesson 04d's page shows of the source's own times, on its laptop: by its clock and by its profiler."""
+"""What lesson 04d's page shows of the project's times, on its laptop: by its clock and by its profiler."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rooflab.records.store import Store
 from rooflab.view import display
 from rooflab.words import counted, listed
 
-PROFILED = "8,960 × 1,536"  # the shape that the source profiled
+PROFILED = "8,960 × 1,536"  # the shape that decode-roofline profiled
 LAPTOP = "RTX 4070 Laptop"  # its GPU
-# Of the table that the source prints, and of the same one measured here.
+# Of the table that decode-roofline prints, and of the same one measured here.
 NAMES = {"batch": "Batch", "two_op": "Two-op in PyTorch (µs)"}
 NAMES |= {"fused": "Loop (µs)", "fp16": "FP16 (µs)", "gain": "Gain over FP16"}
 FORMS = dict.fromkeys(("two_op", "fused", "fp16"), "{:,.0f}") | {"gain": "{:.2f}"}
@@ -26,8 +26,8 @@ def weights(shape: str) -> int:
 
 
 def _open_at(theirs: Rows, kernels: Rows) -> int | None:
-    """The number of tokens at which the source's clock first has its loop lose, if so many kernels as the one
-    profiled take less than FP16's: there the record cannot tell kernels from launches; else None.
+    """The number of tokens at which the project's clock first has its loop lose, if so many kernels as the
+    one profiled take less than FP16's: there the record cannot tell kernels from launches; else None.
     """
     slower = theirs[(theirs["shape"] == PROFILED) & (theirs["gain"] < 1)]
     first = int(slower["batch"].min()) if len(slower) else 0
@@ -35,13 +35,13 @@ def _open_at(theirs: Rows, kernels: Rows) -> int | None:
 
 
 def published_by_batch(drawn: Any, theirs: Rows, laptop: Store) -> str:
-    """Show the source's times of one shape by batch, and say how its gain falls, and what its headline
+    """Show decode-roofline's times of one shape by batch, and say how its gain falls, and what its headline
     compares; the shape's name.
     """
     name = f"{drawn[0]:,} × {drawn[1]:,}"
     published = theirs[theirs["shape"] == name]
     first = published[published["gain"].notna()]
-    title = f"The source's table: {name}, {LAPTOP}, event clock, the same weights each time"
+    title = f"Decode-roofline's table: {name}, {LAPTOP}, event clock, the same weights each time"
     title += "; FP16's times are not recorded" * first.empty
     timed = {column: text for column, text in NAMES.items() if published[column].notna().any()}
     display.table(published, timed, FORMS, title)
@@ -63,13 +63,13 @@ def published_by_batch(drawn: Any, theirs: Rows, laptop: Store) -> str:
 
 
 def noise(theirs: Rows, laptop: Store) -> str:
-    """In words, how far the source's two times of the loop for one token differ; nothing where they agree."""
+    """In words, how far the project's two times of the loop for one token differ; or nothing."""
     bench = laptop.read("int4").query("clock == 'event'").set_index("impl")["median_us"]
     swept = theirs[(theirs["shape"] == PROFILED) & (theirs["batch"] == 1)]["fused"].dropna()
     pair = sorted((float(bench["fused"]), *swept[:1]))
     if pair[-1] < 1.2 * pair[0]:
         return ""
-    text = f"the loop takes {pair[0]:.0f} µs for one token in one of the source's runs and "
+    text = f"the loop takes {pair[0]:.0f} µs for one token in one of decode-roofline's runs and "
     return f"{text}{pair[-1]:.0f} in another"
 
 
@@ -98,7 +98,7 @@ def _cached(rows: Rows, name: str) -> str:
 
 
 def beside_the_kernels(theirs: Rows, kernels: Rows) -> None:
-    """Show the loop's times by the source's event clock on both of its matrices, beside as many kernels as
+    """Show the loop's times by the project's event clock on both of its matrices, beside as many kernels as
     the one profiled, and say what they leave unknown.
     """
     rows = theirs[theirs["shape"] == PROFILED].dropna(subset="fused").sort_values("batch")
@@ -126,11 +126,11 @@ def beside_the_kernels(theirs: Rows, kernels: Rows) -> None:
         title = f"On a matrix with {weights(small) / weights(PROFILED):.0%} of the weights"
         title = f"{title}: {small}, {LAPTOP}, event clock"
         few = (rows, {"batch": "Tokens", "small": "Loop (µs)"}, forms, title)
-        display.fold_parts("What else the source's times say, and how far to trust them", [text, few])
+        display.fold_parts("What else decode-roofline's times say, and how far to trust them", [text, few])
 
 
 def unknown(theirs: Rows, kernels: Rows, rows: Rows) -> str:
-    """What the source's record leaves unknown where it cannot tell kernels from launches; `rows` by batch:
+    """What the project's record leaves unknown where it cannot tell kernels from launches; `rows` by batch:
     fused, alone and fp16.
     """
     if (first := _open_at(theirs, kernels)) is None:

@@ -1,4 +1,4 @@
-"""Why the kernel of lesson 04d gains on its source's GPU and not here: issuing against reading."""
+"""Why the kernel of lesson 04d gains on decode-roofline's GPU and not here: issuing against reading."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _INSTRUCTIONS = "inst_executed"  # by a warp: 32 threads
 
 def least_times(here: Lab, drawn: Any, one_shape: Rows, kernels: Rows) -> None:
     """Show what issuing the loop's kernel and reading its weights take at the least on the laptop and here,
-    for one token, and say which of them limits it; nothing for a shape that the source did not profile.
+    for one token, and say which of them limits it; nothing for a shape that decode-roofline did not profile.
     """
     if f"{drawn[0]:,} × {drawn[1]:,}" != PROFILED or "dram_read" not in here.roof:
-        why = f"The source profiled {PROFILED} alone, and this needs the measured read roof"
+        why = f"Decode-roofline profiled {PROFILED} alone, and this needs the measured read roof"
         return display.say(f"{why}: not known for this shape and recording.")
     warps, gpu, laptop = executed(here, drawn), here.run["gpu"], device.get("rtx-4070-laptop")
     alone = one_shape.loc[("graph, cold", 1)]

@@ -42,8 +42,8 @@ def opening(here: Lab) -> Opening:
     answer = f"34 bytes hold 32 weights, {34 * 8 / 32:.1f} bits each. 34 is no multiple of 4, so a lane can "
     answer += "load a block only 2 bytes at a time. The same bytes as planes are read 16 at a time"
     if len(us) > 1 and us.index[0].startswith("34"):
-        answer += f": {'that alone' if len(us) > 2 else 'that'} makes part 05b's product "
-        answer += f"{display.speed(us.iloc[0] / us.iloc[1])} on the {gpu}"
+        answer += ": in part 05b this layout, with what a kernel does otherwise because of it, makes a "
+        answer += f"product {display.speed(us.iloc[0] / us.iloc[1])} on the {gpu}"
     able = (
         "decode a Q8_0 block from a GGUF file, byte by byte",
         "say what alignment does to a warp's loads",

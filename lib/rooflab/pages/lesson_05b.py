@@ -18,6 +18,12 @@ from rooflab.records.case import Case
 from rooflab.studies import q8_0 as study
 from rooflab.view import display, explorer, page, plot
 
+# What else changes with a step that is timed as a whole.
+_WITH_IT = {"2_dp4a": "; the factor includes x in Q8_1, four blocks an iteration and not one, and unrolling"}
+_PLANES = (
+    "; the factor includes x in planes, one scaling for 16 products, fewer threads a block, streaming loads "
+    "and launch bounds that leave a thread more registers"
+)
 _UNDER_WAY = q8_0.LADDERS["q8_0"][3].defines["UNROLL"]  # loads a lane in rung 4 as the ladder builds it
 
 
@@ -148,19 +154,19 @@ def steps_compared(rows: Rows, rungs: Any, gpu: str, loads: Rows) -> tuple[Rows,
         before, after = rungs[number - 1].name, rungs[number].name
         if {before, after} <= set(by.index):  # a chip may hold too little for one of them
             text += f"- {step}: rung {number + 1} {display.against(by.loc[after], by.loc[before])} "
-            text += f"rung {number}.\n"
+            text += f"rung {number}{_WITH_IT.get(after, '')}.\n"
     three, four = (rungs[at].name for at in (2, 3))
     alone, several = (loads[loads["unroll"] == under_way] for under_way in (1, _UNDER_WAY))
     if {three, four} <= set(by.index) and len(alone) and len(several):
         text += "- Planes: rung 4 with one load under way at a time "
-        text += f"{display.against(alone.iloc[0], by.loc[three])} rung 3, on as many bytes.\n"
+        text += f"{display.against(alone.iloc[0], by.loc[three])} rung 3, on as many bytes{_PLANES}.\n"
         text += f"- Several loads under way: rung 4 with {_UNDER_WAY}, as above, "
         text += f"{display.against(several.iloc[0], alone.iloc[0])} "
         text += "rung 4 with one.\n"
     elif {three, four} <= set(by.index):
         text += "- Planes and more loads under way: rung 4 "
         text += f"{display.against(by.loc[four], by.loc[three])} rung 3, "
-        text += "on as many bytes.\n"
+        text += f"on as many bytes{_PLANES}.\n"
     if "torch.matmul" in by.index:
         fp16 = by.loc["torch.matmul"]
         text += f"- cuBLAS on the same matrix in FP16 takes {fp16['median_us']:.1f} µs, "

@@ -316,7 +316,7 @@ def falls(here: Lab, name: str, n: int, k: int) -> None:
         turns = -(-one // sms), -(-other // sms)
         if one and turns[0] < turns[1] and after * LEVEL < before:
             text = f"{name} falls from {few} to {many} tokens: {one} tiles are {turns[0]} "
-            text += f"{'turn' if turns[0] == 1 else 'turns'} of {sms} SMs, {other} are {turns[1]}."
+            text += f"{'wave' if turns[0] == 1 else 'waves'} of {sms} SMs, {other} are {turns[1]}."
             found.append((before / after, text))
     if found:
         display.say(max(found)[1])

@@ -16,15 +16,15 @@ from rooflab.view import diagram, display
 from rooflab.words import counted
 
 _LEFT_OVER = (
-    "Rung 7 gives each SM one tile after another. In the last turn there may be fewer tiles than SMs, and "
+    "Rung 7 gives each SM one tile after another. In the last wave there may be fewer tiles than SMs, and "
     "some SMs idle. Rung 8 ([source](../kernels/mmq/8_stream_k.cu)) cuts the tiles left over along k, so "
     "that every SM has an equal part; the parts' sums are then added."
 )
 
 _STREAM_K = """
-Rung 8 is rung 7 with blocks that stay. Each takes its part of the tiles left over, which are divided along k,
-then tile after tile (**stream-K**, as INT4's rung 13 in [04c](04c_batch.ipynb)). It does them first, so that
-the sums that other blocks need are written early.
+Rung 8 is rung 7 with persistent blocks. Each takes its part of the tiles left over, which are divided along
+k, then tile after tile ([**stream-K**](https://arxiv.org/abs/2301.03598), as INT4's rung 13 in
+[04c](04c_batch.ipynb)). It does them first, so that the sums that other blocks need are written early.
 """
 
 
@@ -53,7 +53,7 @@ def _turns(here: Lab, rows: Rows, result: str) -> None:
     tiles, sms = weights * activations, int(here.run["sms"])
     turns = -(-tiles // sms)
     full = tiles / turns / sms
-    text = f"Here rung 7 has {tiles:,} tiles for {sms} SMs: {counted(turns, 'turn', 'turns')} of the SMs, in "
+    text = f"Here rung 7 has {tiles:,} tiles for {sms} SMs: {counted(turns, 'wave', 'waves')}, in "
     text += f"which {full:.0%} of them have work."
     display.say(text + " So there is little to win." * (full > 0.95) + result)
 

@@ -72,10 +72,10 @@ def two_instructions() -> None:
             f"a float is {value:,.0f} = {float(base):,.0f} - {-total:,}. The multiply-add that scales it "
             "takes the constant off again, exactly.",
             "An `mma` reads what its sums start from in registers of its own, and leaves them as they are: "
-            "four that hold the constant serve all products. (The wrapper names one register for both, `+r`; "
-            "the compiler takes two.) `wgmma` adds to the registers that it writes, or starts at zero: there "
-            "the constant would have to be written before each product, one instruction a sum, and nothing "
-            "is won.",
+            "four that hold the constant serve all products. (In C++ our wrapper passes both as one "
+            "variable, `+r`; the compiled instruction has two registers.) `wgmma` adds to the registers that "
+            "it writes, or starts at zero: there the constant would have to be written before each product, "
+            "one instruction a sum, and nothing is won.",
         ],
     )
 

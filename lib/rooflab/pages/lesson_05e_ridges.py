@@ -97,7 +97,11 @@ def _lead_gone(gain: pd.Series, level: pd.Index, upper: float) -> str:
     late = before[before > upper]
     if len(late):
         return f"**The prediction is missed beyond**: {should}, and it lasts up to {late.max():,}. {after}"
-    return f"{should}, and it is. {after}"
+    ahead = int((rest > crossover.LEVEL).sum())
+    if not ahead:
+        return f"{should}, and it is. {after}"
+    where = f"at {len(rest) - ahead} of the {len(rest)} numbers of tokens measured from {first:,} on"
+    return f"{should}. It is {where}; at the others it is above {crossover.LEVEL - 1:.0%}. {after}"
 
 
 def _change_places(wide: pd.DataFrame, rest: pd.Series) -> str:

@@ -61,8 +61,8 @@ def tiles(fastest: Rows, shape: Shape) -> None:
     if drawing is not None:
         display.say(
             "A kernel takes the tokens in tiles. A tile reads the weights once, whether all its places hold "
-            "a token or not; dp4a alone has no more work than it has tokens. The token that no longer fits "
-            "begins another pass, or needs a wider tile:"
+            "a token or not; dp4a alone multiplies the tokens that are there and no empty places. The token "
+            "that no longer fits begins another pass, or needs a wider tile:"
         )
         drawing.show()
 

@@ -33,15 +33,28 @@ def opening(rows: Rows, again: Rows, gpu: object, seq: int, peak: float) -> Open
     seen, share = (seq + 1) / 2, study.HEADS // study.KV_HEADS
     answer = (
         f"{first['impl']} reads each key {again['times'].iloc[0]:,.0f} times: for {share} query heads × "
-        f"{seen:,.1f} queries that see it on average. FlashAttention keeps a tile of "
-        f"queries on the chip and streams the keys past it: {best['impl']} is "
-        f"{display.speed(first['median_us'] / best['median_us'])} on the {gpu}, with "
-        f"{best['tflop_s']:,.0f} TFLOP/s"
+        f"{seen:,.1f} queries that see it on average. On the {gpu} {best['impl']} is "
+        f"{display.speed(first['median_us'] / best['median_us'])}, with {best['tflop_s']:,.0f} TFLOP/s"
     )
     roof = ("FP16 matrix", peak, "TFLOP/s")
     answer += f", {best['tflop_s'] / peak:.0%} of the tensor cores' roof." if peak == peak else "."
+    answer += _steps(own)
     once = rows.sort_values("median_us").drop_duplicates("impl").sort_index()
     return answer, ABLE, page.ladder(once, gpu, roof, f"Attention, {seq} tokens", y="tflop_s")
+
+
+def _steps(own: Rows) -> str:
+    """What each rung is worth over the one before it, the first of them FlashAttention's tile."""
+    us = own.groupby("impl", sort=False)["median_us"].min()
+    gains = us.shift() / us
+    if "2_tiled" not in gains.index or len(gains) < 3 or gains.isna()["2_tiled"]:
+        return ""
+    rest = gains.iloc[gains.index.get_loc("2_tiled") + 1 :]
+    text = (
+        " FlashAttention keeps a tile of queries on the chip and streams the keys past it (`2_tiled`): that "
+    )
+    text += f"alone is {gains['2_tiled']:.2f} times as fast. The steps after it bring "
+    return text + listed(f"{gain:.2f} (`{name}`)" for name, gain in rest.items()) + " times."
 
 
 def rereads(cases: list[Case]) -> pd.DataFrame:
@@ -350,7 +363,8 @@ def limits(counted: Rows, fp32: float) -> None:
     display.say(text)
     first = counted.iloc[0]
     text = f"{first['who']} reaches 1/{fp32 / first['reached']:.0f} of this GPU's FP32 peak "
-    text += f"by the datasheet (the source: 1/{analysis.FROM_PEAK} of its own). "
+    text += f"by the datasheet, at this page's shape (the source, on its own prompt: 1/{analysis.FROM_PEAK} "
+    text += "of its GPU's). "
     wait = counted[counted["shared_load_conflicts"] > 1e7]
     if len(wait):
         text += f"Bank conflicts: {wait['shared_load_conflicts'].max() / 1e6:,.0f} million in "

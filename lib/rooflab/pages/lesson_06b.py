@@ -31,7 +31,7 @@ from rooflab.pages.lesson_06b_pace import roles_in_detail as roles_in_detail
 from rooflab.pages.lesson_06b_pace import roles_tested as roles_tested
 from rooflab.pages.lesson_06b_pace import tiles_swizzled as tiles_swizzled
 from rooflab.pages.lesson_06b_peers import above_the_roof as above_the_roof
-from rooflab.pages.lesson_06b_peers import again, again_in_short, peers_words
+from rooflab.pages.lesson_06b_peers import again, again_in_short, peers_words, undecided
 from rooflab.pages.lesson_06b_rungs import SMALL, largest_step, page_order, without_bars
 from rooflab.pages.lesson_06b_rungs import a_warp_ahead as a_warp_ahead
 from rooflab.pages.lesson_06b_rungs import rungs_of_the_page as rungs_of_the_page
@@ -96,7 +96,7 @@ def _who_holds(name: str, width: int) -> str:
         return f"{text}. Built so, {name}"
     blocks = roles.roles_of(share.rung.path.read_text(encoding="utf-8")).cluster
     text += f", and one makes all scores. Built so, {name}, in which "
-    return f"{text}{_IN_WORDS.get(blocks, blocks)} SMs also share copies of keys and values,"
+    return f"{text}{_IN_WORDS.get(blocks, blocks)} SMs also share copies of keys and values (TMA multicast),"
 
 
 def _narrower(every: Rows, width: int, gpu: str) -> Opening:
@@ -200,7 +200,7 @@ def _by_length(rows: Rows) -> str:
     level = [seq for seq in ratio.index if display.level(first.loc[(seq, "own")], first.loc[(seq, "peer")])]
     return (
         f"**With {listed(f'{seq:,}' for seq in ratio.index)} tokens the fastest rung has "
-        f"{listed(f'{one:.2f}' for one in ratio)} times the speed of the fastest library.**"
+        f"{listed(f'{one:.2f}' for one in ratio)} times the speed of the fastest library recorded.**"
     ) + (
         f" With {listed(f'{seq:,}' for seq in level)} the difference is within the spread of the samples."
         if level
@@ -275,11 +275,11 @@ def _not_asked(shown: Rows) -> str:
 
 def every_shape(here: Lab, every: Rows, gpu: str) -> None:
     """Show, behind one line, the fastest rung and peer of every shape, in bursts and sustained."""
-    parts = [*_fastest_by_shape(every, gpu), *_states_compared(here, every, gpu)]
+    parts = [*_fastest_by_shape(here, every, gpu), *_states_compared(here, every, gpu)]
     display.fold_parts("For reference: every shape, in bursts and sustained", parts, lean=True)
 
 
-def _fastest_by_shape(every: Rows, gpu: str) -> list[Any]:
+def _fastest_by_shape(here: Lab, every: Rows, gpu: str) -> list[Any]:
     """How the races of the fastest rung and peer of every kind of shape end, and a table of them."""
 
     def in_words(row):
@@ -294,7 +294,7 @@ def _fastest_by_shape(every: Rows, gpu: str) -> list[Any]:
     shown = shown[~shown["options"].str.contains("index=|queries=")]
     shown["shape"] = shown.apply(in_words, axis=1)
     shown["grouped"] = shown["heads"].astype(str) + "/" + shown["kv_heads"].astype(str)
-    table, races = [], []
+    table, races = [], list[str]()
     for (label, grouped), group in shown.groupby(["shape", "grouped"], sort=False):
         group = group[group["seq"] == group["seq"].max()].sort_values("median_us")
         own, peers = group[group["kind"] == "own"], group[group["kind"] == "peer"]
@@ -308,8 +308,9 @@ def _fastest_by_shape(every: Rows, gpu: str) -> list[Any]:
             )
             table.append(facts)
             if peer is not None:
-                ahead = 1 if best["median_us"] < peer["median_us"] else -1
-                races.append(0 if display.level(best, peer) else ahead)
+                ahead = "ahead of" if best["median_us"] < peer["median_us"] else "behind"
+                ahead = "undecided beside" if undecided(here, best, peer) else ahead
+                races.append("level with" if display.level(best, peer) else ahead)
     names = ["shape", "grouped", "seq", "impl", "also", "tflop_s", "peer", "theirs"]
     table = pd.DataFrame(table, columns=names).sort_values(["grouped", "shape"])
     names = {"shape": "Shape", "grouped": "Heads", "seq": "Queries", "impl": "Fastest rung"}
@@ -324,8 +325,8 @@ def _fastest_by_shape(every: Rows, gpu: str) -> list[Any]:
         f"On the {gpu}, longest prompts of each: {len(table)} kinds of shape, {len(races)} of "
         "them with a peer. "
     )
-    ends_so = {"ahead of": races.count(1), "level with": races.count(0), "behind": races.count(-1)}
-    said = [f"{how} the fastest peer on {count}" for how, count in ends_so.items() if count]
+    ends_so = ("ahead of", "level with", "behind", "undecided beside")
+    said = [f"{how} the fastest peer on {races.count(how)}" for how in ends_so if how in races]
     text += f"The fastest rung is {', '.join(said)}." if said else ""
     text += _not_asked(shown)
     text += " Any length and start, causal or not, with or without a window, heads in groups of any equal "

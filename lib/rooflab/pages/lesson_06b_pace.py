@@ -261,7 +261,7 @@ def _beside_softmaxes(here: Lab) -> str:
     alone, shared = (len(roles.beside(run)) for run in runs)
     text = f"Drawn above, P V runs beside {alone or 'none'} of {tiles} softmaxes"
     text += " (it waits for V)" * roles.late(runs[0]) + f"; below, beside {shared or 'none'}"
-    return text + " (frame)" * any(bar.tile == 1 for bar in roles.beside(runs[1])) + "."
+    return text + " (one is framed)" * any(bar.tile == 1 for bar in roles.beside(runs[1])) + "."
 
 
 def _worth_of_holding(here: Lab, found: roles.Roles) -> str:

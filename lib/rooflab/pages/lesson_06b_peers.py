@@ -32,25 +32,37 @@ def peers_words(here: Lab, own: Rows, peer: Rows, others: bool = True) -> str:
     return f"it has {ratio:.2f} times the speed of {who}: a difference within the spread of the samples"
 
 
-def again(here: Lab, own: Rows, peer: Rows) -> str:
-    """What the study of power states measured of the same two at the same shape: a sentence, or nothing."""
-    keys = ["seq", "heads", "kv_heads", "head_dim", "causal"]
-    rows = display.power_rows(here, "attention")
-    rows = rows[(rows[keys] == own[keys]).all(axis=1) & rows["window"].isna()].dropna(subset="median_us")
-    found = []
+def _measured_again(here: Lab, own: Rows, peer: Rows) -> dict[str, float]:
+    """The speed of ours over the peer's at the same shape in the study of power states, by state."""
+    keys = ["format", "seq", "heads", "kv_heads", "head_dim", "causal"]
+    rows = display.power_rows(here, "attention").fillna({"window": 0, "options": ""})
+    rows = rows[(rows[keys] == own[keys]).all(axis=1)].dropna(subset="median_us")
+    alike = own[["window", "options"]].fillna({"window": 0, "options": ""})
+    rows = rows[(rows["window"] == alike["window"]) & (rows["options"] == alike["options"])]
+    found = {}
     for state in ("burst", "sustained"):
         both = rows[rows["state"] == state].groupby("impl")["median_us"].min()
         if {own["impl"], peer["impl"]} <= set(both.index):
-            found.append((state, float(both[peer["impl"]] / both[own["impl"]])))
-    if not found:
+            found[state] = float(both[peer["impl"]] / both[own["impl"]])
+    return found
+
+
+def undecided(here: Lab, own: Rows, peer: Rows) -> bool:
+    """Whether measurements of the same two at the same shape contradict each other on who is faster."""
+    ratios = [float(peer["median_us"]) / float(own["median_us"]), *_measured_again(here, own, peer).values()]
+    return min(ratios) < 1 < max(ratios)
+
+
+def again(here: Lab, own: Rows, peer: Rows) -> str:
+    """What the study of power states measured of the same two at the same shape: a sentence, or nothing."""
+    states = _measured_again(here, own, peer)
+    if not states:
         return ""
-    first = float(peer["median_us"]) / float(own["median_us"])
-    states = dict(found)
-    kinds = {"burst": "{:.2f} times", "sustained": "{:.2f} times while each runs on and on"}
+    kinds = {"burst": "{:.2f} times its speed after a rest (*burst*)"}
+    kinds |= {"sustained": "{:.2f} times while each runs for long (*sustained*)"}
     said = listed(form.format(states[state]) for state, form in kinds.items() if state in states)
-    text = f"A second measurement (lesson 00b) has {said}"
-    ratios = [first, *states.values()]
-    return text + ". So neither is ahead in every measurement" * (min(ratios) < 1 < max(ratios))
+    text = f"A second measurement ([lesson 00b](00b_clocks.ipynb)) has {said}"
+    return text + ". So who is faster here is undecided" * undecided(here, own, peer)
 
 
 def again_in_short(here: Lab, rows: Rows) -> str:
@@ -60,7 +72,7 @@ def again_in_short(here: Lab, rows: Rows) -> str:
     longest = rows[rows["seq"] == rows["seq"].max()].sort_values("median_us")
     own, peers = longest[longest["kind"] == "own"], longest[longest["kind"] == "peer"]
     told = again(here, own.iloc[0], peers.iloc[0]) if len(own) and len(peers) else ""
-    if "neither is ahead" not in told:
+    if "undecided" not in told:
         return ""
     return (
         f" With {own.iloc[0]['seq']:,} a second measurement has the other ahead (first lines of this page)."

@@ -19,7 +19,7 @@ _SECTIONS = (
     (("8_head_dim_slices",), "slices of columns", 0),
     (("13_mbarrier_ring",), "a ring of tiles", 0),
     (("9_wgmma",), "wgmma, producer", 2),
-    ((*op.BETWEEN, "11_tma"), "TMA, blocks stay", 2),
+    ((*op.BETWEEN, "11_tma"), "TMA, persistent", 2),
     (("10_paired_warpgroups",), "warpgroups share", 1),
     (("12_warp_specialised",), "a role for each", 1),
     (("14_pack_gqa", "15_warp_vote", "16_wide_stores", "17_short_chain"), "four small steps", 2),
@@ -218,13 +218,13 @@ _BEFORE = {
 }
 # What rung 11 changes beside its copies.
 _REST_OF_11 = """\
-**Rung 11**, change 3: query heads that share keys share a block, which is *packing* (*PackGQA*). With \
-fewer queries of each head, fewer products are masked and wasted. (Gemma-4-E4B's heads and window; a row \
-is a query, a column a key.) Change 4: the softmax may go on subtracting an earlier largest score: all \
-weights and `row_sum` are then too large by one factor, and outputs ÷ `row_sum` is the same. FP16 holds \
-weights up to almost 2¹⁶, so rung 11 rescales only where one would exceed 2⁸. (A square is a row's largest \
-score in a tile, the line what its softmax subtracts; a cell is filled where any of the warp's 16 rows \
-needs a rescale.)"""
+**Rung 11**, change 3: query heads that share keys share a block, which is *packing* (FlashAttention-3's \
+*PackGQA*). With fewer queries of each head, fewer products are masked and wasted. (Gemma-4-E4B's heads and \
+window; a row is a query, a column a key.) Change 4 is *conditional rescaling* (FlashAttention-4's): the \
+softmax subtracts an earlier largest score. All weights and `row_sum` are then too large by one factor, and \
+outputs ÷ `row_sum` is the same. FP16 holds weights up to almost 2¹⁶, so rung 11 rescales only where one \
+would exceed 2⁸. (A square is a row's largest score in a tile, the line what its softmax subtracts; a cell \
+is filled where any of the warp's 16 rows needs a rescale.)"""
 
 # What small steps change.
 SMALL = {

@@ -179,7 +179,8 @@ def steps_compared(rows: Rows) -> Rows:
     best = own.sort_values("median_us").iloc[0]
     peers = by[by["kind"] == "peer"].sort_values("median_us")
     if len(peers):
-        text += f"- Against torch's fastest: {best.name} {display.against(best, peers.iloc[0])} "
+        text += f"- Against torch's fastest, the fastest peer recorded: {best.name} "
+        text += f"{display.against(best, peers.iloc[0])} "
         text += f"{peers.index[0]}.\n"
     if "flash_attn_4" in by.index and len(peers):
         prompt, peer = by.loc["flash_attn_4"], peers.iloc[0]
@@ -187,7 +188,8 @@ def steps_compared(rows: Rows) -> Rows:
             text += (
                 f"- flash_attn_4 reaches {prompt['gb_s']:,.0f} GB/s: lesson 06's peer on prompts, run here "
             )
-            text += "on one query.\n"
+            text += "on one query. Libraries' kernels for decoding, such as FlashInfer and FlashAttention's "
+            text += "`flash_attn_with_kvcache`, are not recorded.\n"
     display.say(text)
     return own
 
@@ -389,8 +391,8 @@ def _shares_said(whole: Rows) -> str:
     for model, group in whole.groupby("model", sort=False):
         first, last = group.iloc[0], group.iloc[-1]
         text += f"- {model}: with rung 1 from {first['share_before']:.0%} at {first['seq']} tokens to "
-        text += f"{last['share_before']:.0%} at {last['seq']}; with {last['rungs']} from "
-        text += f"{group['share_after'].min():.0%} to {group['share_after'].max():.0%}.\n"
+        text += f"{last['share_before']:.0%} at {last['seq']}; with {last['rungs']} "
+        text += f"between {group['share_after'].min():.0%} and {group['share_after'].max():.0%}.\n"
     slow = whole[whole["scaled"]]
     if len(slow):
         long = ", ".join(str(s) for s in sorted(set(slow["seq"])))

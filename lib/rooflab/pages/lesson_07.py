@@ -8,7 +8,7 @@ import pandas as pd
 
 from rooflab import dispatch
 from rooflab.analysis import strategies, unseen
-from rooflab.hardware import crossover, perf_model
+from rooflab.hardware import crossover, device, perf_model
 from rooflab.lab import Lab
 from rooflab.ops.strategies import rung_for
 from rooflab.pages import Opening, Rows
@@ -103,7 +103,8 @@ def chosen(lab: Lab) -> None:
         "The nearest shape is the one with the least |log(n ratio)| + |log(k ratio)|. It counts only where n "
         f"and k, each larger over smaller, are off by a factor of at most {dispatch.NEAR:g} together. Beyond "
         "that, and on a GPU without a recording, the dispatcher takes the kernel that "
-        "[lesson 07b](07b_predicting.ipynb)'s law predicts, and says so."
+        "[lesson 07b](07b_predicting.ipynb)'s law predicts, and says so; but a GPU with the SMs of the "
+        f"{device.get(dispatch.REFERENCE).name}, as many of the same kind, is served by that one's table."
     )
 
 
@@ -111,7 +112,7 @@ def bounds(lab: Lab, n: int, k: int) -> Rows:
     """Every way to multiply: what it does, the unit that does its arithmetic, bytes and bound at one "
     "token, ridge."""
     unit = {"fp32": "FP32 lanes", "dp4a": "dp4a", "fp16_tensor": "FP16 tensor cores"}
-    unit["int8_scaled"] = "int8 tensor cores"
+    unit |= dict.fromkeys(perf_model.SCALING, "int8 tensor cores")
     there = strategies.machine(lab)
     bounds = []
     for w in perf_model.STRATEGIES:
@@ -425,7 +426,7 @@ def takeaway(wide: Rows, gpu: str, n_asked: int, k: int, drawn: Rows) -> None:
     text += "- Weights are held in few orders, and the order decides which kernels can be chosen.\n"
     if len(drawn):
         text += f"- On {len(unseen.won(drawn))} of {len(drawn)} shapes not tuned for ours is no slower than "
-        text += "the fastest library: test a kernel on shapes that it has not seen."
+        text += "the fastest library recorded: test a kernel on shapes that it has not seen."
     display.say(text.strip())
 
 

@@ -30,6 +30,7 @@ from rooflab.pages.lesson_07b_map import explore as explore
 from rooflab.pages.lesson_07b_map import gain_by_gpu as gain_by_gpu
 from rooflab.pages.lesson_07b_map import gains as gains
 from rooflab.pages.lesson_07b_map import kink as kink
+from rooflab.pages.lesson_07b_measured import another_gpu_predicted as another_gpu_predicted
 from rooflab.pages.lesson_07b_misses import below_the_peak
 from rooflab.pages.lesson_07b_misses import causes as causes
 from rooflab.pages.lesson_07b_misses import divided as divided

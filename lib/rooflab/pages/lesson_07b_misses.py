@@ -246,11 +246,12 @@ def _share_worked(row: Any, here: Any, fit: Any) -> str:
     if how.tile is not None:
         count = -(-int(row.n) // how.tile[0]) * -(-int(row.batch) // how.tile[1])
         tiles = f"{count:,} tiles, {counted(-(-count // here.sms), 'round')}: "
-    int8 = how.unit in ("dp4a", "int8_scaled")
+    int8 = how.unit in ("dp4a", *perf_model.SCALING)
     rate = "TOP/s" if int8 else "TFLOP/s"
     two = " Two kernels: one makes the activations int8, one multiplies." if int8 and launches == 2 else ""
-    limited = how.unit == "int8_scaled" and here.peak(how.unit) < here.peaks["int8_tensor"]
-    scaled = " of int8 where FP32 units rescale each 32 products (appendix)" * limited
+    limited = how.unit in perf_model.SCALING and here.peak(how.unit) < here.peaks["int8_tensor"]
+    instructions = perf_model.SCALING.get(how.unit)
+    scaled = f" of int8 where {instructions} instructions scale each 32 products (appendix)" * limited
     rest = " The peak has the rescaling in it; what takes the rest is not known." * limited
     return (
         f"**Worked out: the share of {_named(row)}.** {tiles}at {here.peak(how.unit):,.0f} {rate}, the peak"

@@ -20,7 +20,10 @@ _UNITS = {
     "fp32": "FP32 units",
     "fp16_tensor": "FP16 tensor cores",
     "dp4a": "dp4a",
-    "int8_scaled": "int8 tensor cores, with the scaling",
+    **{
+        name: f"int8 tensor cores, scaling by {count} instructions"
+        for name, count in perf_model.SCALING.items()
+    },
 }
 _LAPTOP = ("int4_g128", "loop")  # the way of the published laptop's kernel
 _WORDS = (
@@ -76,16 +79,19 @@ def _numbers(compared: Rows, fit: Any) -> list[Any]:
 def _scaling(here: Any) -> str:
     """What holds the rate of int8 products below their unit's peak, worked out."""
     peak, fp32 = here.peaks["int8_tensor"], here.peaks["fp32"]
-    if here.peak("int8_scaled") >= peak:
+    limited = {count: here.peak(unit) for unit, count in perf_model.SCALING.items() if here.peak(unit) < peak}
+    if not limited:
         return ""
-    return (
-        f"The FP32 units' {fp32:.2f} TFLOP/s are {fp32 / 2:.2f} T "
-        "instructions a second, each a multiply-add of 2 FLOPs. Q8_0 weights share a scale in groups of 32. "
-        "To scale a group's sum takes two of these instructions: they scale "
-        f"{fp32 / 4:.3f} T groups a second. A group is 32 multiply-adds in int8, 64 operations: "
-        f"{fp32 / 4:.3f} × 64 = {here.peak('int8_scaled'):,.0f} TOP/s. The int8 unit alone reaches "
-        f"{peak:,.0f}: the FP32 units limit it."
+    text = (
+        f"The FP32 units' {fp32:.2f} TFLOP/s are {fp32 / 2:.2f} T instructions a second, each a multiply-add "
     )
+    text += "of 2 FLOPs. Q8_0 weights share a scale in groups of 32. To scale a group's sum takes three "
+    text += (
+        "instructions, or two with `mma` ([lesson 05d](05d_mmq.ipynb)). A group is 32 multiply-adds in int8, "
+    )
+    text += "64 operations: "
+    text += "; ".join(f"{fp32 / 2:.2f} ÷ {n} × 64 = {rate:,.0f} TOP/s" for n, rate in limited.items())
+    return f"{text}. The int8 unit alone reaches {peak:,.0f}: the instructions beside it limit it."
 
 
 def _one(row: Any, fit: Any) -> str:

@@ -14,11 +14,11 @@ from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars, goals_one_by_one, lesson_08_clock
 from rooflab.pages.lesson_08_ladder import climbed as climbed
-from rooflab.pages.lesson_08_ladder import equal_heads, level_formats
+from rooflab.pages.lesson_08_ladder import equal_heads, level_formats, own_roofs, smaller_head
 from rooflab.pages.lesson_08_ladder import ladders as ladders
 from rooflab.pages.lesson_08_ladder import larger_model as larger_model
 from rooflab.pages.lesson_08_law import law_fitted as law_fitted
-from rooflab.pages.lesson_08_phases import beside_bytes
+from rooflab.pages.lesson_08_phases import beside_bytes, other_cost
 from rooflab.pages.lesson_08_phases import explorer_start as explorer_start
 from rooflab.pages.lesson_08_phases import time_by_phase as time_by_phase
 from rooflab.pages.lesson_08_phases import what_is_left as what_is_left
@@ -61,7 +61,8 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     left = beside_bytes(steps, lab.roof["dram_read"].value).loc[best.name]
     if left.each > 0:
         answer += f"Bytes are not the whole of a token's time: **its {left.phases} *phases*, pieces of work "
-        answer += f"that run one after the other, cost {left.each:.1f} µs each beside their bytes.**"
+        answer += f"that run one after the other, cost {left.each:.1f} µs each beside their bytes"
+        answer += f" in {ablation.FORMATS[best.format]}{other_cost(ours, lab)}.**"
     answer = answer.strip()
     fair = [(row["impl"], row["format"]) for row in pair or ()]  # what the answer compares, not on the ladder
     keys += [key for key in fair if key not in keys and key in timed.index]
@@ -74,6 +75,7 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     fig, says = bars(timed.loc[keys].reset_index(), names, gpu, title, roof, y="tok_s")
     for bar, (_, format) in zip(fig.axes[0].patches, keys, strict=False):
         bar.set_facecolor(plot.FORMAT_COLOURS[format])
+    says += own_roofs(fig.axes[0], timed, keys, best, lab.roof["dram_read"].value)
     absent = [r for r in decode.RUNGS if r not in {impl for impl, _ in keys}]
     return answer, able, (fig, says + (f" Not drawn: {listed(absent)}." if absent else ""))
 
@@ -195,6 +197,8 @@ def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> None:
             theirs = found[~mine & found.format.isin((format, other))].sort_values("tok_s", ascending=False)
             if ours == ours:
                 lines.setdefault("ours, the fastest", {})[format] = f"{ours:,.0f}"
+            if smaller := smaller_head(rows, name, format):
+                lines.setdefault("ours, output head in Q8_0", {})[format] = f"{smaller:,.0f}"
             for row in theirs.itertuples():
                 where = "" if row.origin == "this recording" else f", {row.origin}"
                 lines.setdefault(f"{row.name}{where}", {})[format] = _few(row.tok_s)

@@ -6,12 +6,13 @@ from itertools import combinations
 from typing import Any
 
 from rooflab.analysis import ablation, states
+from rooflab.analysis.evidence import NoEvidence
 from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.pages.lesson_08_predictions import without_roofs
 from rooflab.studies import decode
-from rooflab.view import display
+from rooflab.view import display, plot
 from rooflab.words import listed, times
 
 
@@ -160,3 +161,27 @@ def level_formats(climbs: dict[str, Any]) -> tuple[Any, Any] | None:
         if display.level(a, b) and a.bytes < 0.8 * b.bytes:
             return a, b
     return None
+
+
+def own_roofs(ax: Any, timed: Rows, keys: list[Any], best: Any, gb_s: float) -> str:
+    """Draw the roofs of formats other than the fastest row's beside their own bars, and say what they are."""
+    said = ""
+    for format in [each for each in ablation.FORMATS if each != best.format]:
+        mine = [place for place, key in enumerate(keys) if key[1] == format]
+        if not mine:
+            continue
+        rate = gb_s * 1e9 / timed.loc[keys[mine[-1]], "bytes"]  # of ours, which comes last
+        plot.roof_line(ax, rate, f"{ablation.FORMATS[format]} memory {rate:.0f}", vertical=True)
+        ax.lines[-1].set_ydata([1 - (mine[-1] + 1) / len(keys), 1 - mine[0] / len(keys)])
+        said += f" {ablation.FORMATS[format]}'s roof: {rate:,.0f} tok/s."
+    return said
+
+
+def smaller_head(rows: Rows, model: str, format: str) -> float:
+    """Our fastest rate with FP16's head replaced by one in Q8_0; 0 where that was not measured."""
+    if decode.FORMATS[format] != "fp16" or format == "fp16":
+        return 0.0
+    try:
+        return float(ablation.best(rows, model, format, "q8_0")["tok_s"])
+    except NoEvidence:
+        return 0.0

@@ -7,6 +7,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import pandas as pd
+
 from rooflab.analysis import ablation
 from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
@@ -29,6 +31,14 @@ def beside_bytes(here: Rows, roof: float) -> Rows:
     """
     phases, bytes_us = here.model.map(ablation.phases_of), here.bytes / roof / 1e3
     return here.assign(bytes_us=bytes_us, phases=phases, each=(here.median_us - bytes_us) / phases)
+
+
+def other_cost(ours: Any, lab: Lab) -> str:
+    """What a phase costs in our fastest kernel with the library's weights, where the answer names it."""
+    if ours is None:
+        return ""
+    row = beside_bytes(pd.DataFrame([ours]), lab.roof["dram_read"].value).iloc[0]
+    return f" and {row.each:.1f} in {ablation.FORMATS[row.format]}"
 
 
 def what_is_left(rows: Rows, climbs: dict[str, Any], roof: Any, gpu: str, clocks: Clocks) -> None:

@@ -131,15 +131,15 @@ def _worked(here: Rows, format: str, name: str = _WORKED) -> Any:
 
 
 def predictions_held(climbs: dict[str, Any], format: str) -> None:
-    """Say, folded, of the predictions for a format, or for FP16 where that is empty, whether that of
-    1_kernel_per_phase held, and the roof where it is the prediction.
+    """Say, folded, which predictions for a format, or for FP16 where that is empty, held, and the roof where
+    it is the prediction.
     """
     mine = _predicted(climbs, format)
     name, lines = ablation.FORMATS[mine.format.iloc[0]] if len(mine) else "", []
-    for fused in mine[mine.impl == "1_kernel_per_phase"].itertuples():
-        text = f"`{fused.impl}`: predicted {fused.predicted:,.0f} tok/s, measured {fused.tok_s:,.0f}, "
-        lines.append(text + f"{fused.tok_s / fused.predicted:.2f} of it. {held(fused.off)}")
     by_roof = mine[carries_roof(mine)]
+    for step in mine.drop(by_roof.index).itertuples():
+        text = f"`{step.impl}`: predicted {step.predicted:,.0f} tok/s, measured {step.tok_s:,.0f}, "
+        lines.append(text + f"{step.tok_s / step.predicted:.2f} of it. {held(step.off)}")
     if len(by_roof):
         best = by_roof.sort_values("tok_s").iloc[-1]
         names = listed(f"`{each}`" for each in by_roof.impl)

@@ -28,7 +28,7 @@ _CHANGES = {
     "4_tma": "As 3; one lane has the copy engine (TMA) copy a whole chunk.",
     "5_prefetch_at_barrier": "As 3; a warp starts some of its copies only at the barrier.",
     _RING: "As 3; some warps only copy, others multiply.",
-    "7_split_k": "As 6 (in INT4 as 5, there nearly 3); two products are cut so that all SMs have work.",
+    "7_split_k": "As 6, in INT4 as 5; two products are cut along k, so that all SMs have work.",
     "8_tensor_attention": "As 7; attention on the tensor cores.",
     "9_flags_in_data": "As 7; numbers carry flags, and no barrier separates phases.",
 }
@@ -159,13 +159,10 @@ def _climb(rates: dict[str, Any]) -> str:
     by_six = [f for f in rates if decode.RINGS[f] == _RING]
     rest = [f for f in rates if f not in by_six]
     bare = [f for f in rest if f in lesson_08_timeline.hardly_deferred()]
-    ways = ((by_six, "3, 6, 7"), ([f for f in rest if f not in bare], "3, 5, 7"), (bare, "3, 7"))
-    found = [f"{way} in {listed(ablation.FORMATS[f] for f in names)}" for names, way in ways if names]
-    text = f"The way to climb is {'; '.join(found)}."
-    if bare:
-        text += f" In {listed(ablation.FORMATS[f] for f in bare)} rung 7 is built on rung 5's code, which "
-        text += "there hardly differs from rung 3."
-    return text
+    ways = ((by_six, "3, 6 and 7"), ([f for f in rest if f not in bare], "3, 5 and 7"), (bare, "3 and 7"))
+    found = [f"in {listed(ablation.FORMATS[f] for f in names)} rungs {way}" for names, way in ways if names]
+    text = f"The steps to build, in order: {'; '.join(found)}"
+    return f"{text} (7 on rung 5's code, which there hardly differs from 3's)." if bare else f"{text}."
 
 
 def _level(gain: float) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab.analysis import drafts
+from rooflab.analysis import ablation, drafts
 from rooflab.analysis.evidence import NoEvidence
 from rooflab.lab import Lab
 from rooflab.pages import Rows
@@ -30,8 +30,10 @@ def checks(lab: Lab) -> Rows:
     found["held"] = [drafts.gain(row.cost, _SHARE, int(row.batch), row.draft) for row in found.itertuples()]
     heads = {"weights_as": "weights", "batch": "tokens checked", "median_us": "µs a check"}
     heads |= {"cost": "× one token's time", "share": "% of the roof", "off": "÷ predicted"}
+    heads |= {"draft": "a draft, × one token's time"}
     heads |= {"held": f"× the tokens/s, {_SHARE:.0%} hold"}
-    forms = {"median_us": "{:,.0f}", "cost": "{:.2f}", "share": "{:.0f}", "off": "{:.2f}", "held": "{:.2f}"}
+    forms = {"median_us": "{:,.0f}", "cost": "{:.2f}", "share": "{:.0f}"}
+    forms |= dict.fromkeys(("off", "draft", "held"), "{:.2f}")
     for place, (model, mine) in enumerate(found.groupby("model", sort=False)):
         title = f"Checks of drafts, {model}, {lab.run.gpu}; the last column is computed"
         display.table(mine, heads, forms, title, folded=place > 0)
@@ -81,16 +83,27 @@ def explained(found: Rows) -> None:
             for share in range(101)
             if drafts.gain(row.cost, share / 100, int(row.batch), row.draft) > 1
         ]
-        if shares:
-            share, tokens = min(shares)
-            pays.append((model, weights, f"{share}%", tokens))
-    if text:
-        display.say(text.strip())
+        share, tokens = min(shares, default=(None, None))
+        pays.append((model, weights, "none" if share is None else f"{share}%", tokens or "none"))
+    text += _drafts_said(found)
+    display.say(text.strip())
     if pays:
         frame = pd.DataFrame(pays, columns=["model", "weights", "share", "tokens"])
         heads = {"model": "model", "weights": "weights", "share": "pays where this share of drafts holds"}
         heads |= {"tokens": "tokens a check"}
         display.table(frame, heads, None, "From when drafts of a smaller model pay, computed")
+
+
+def _drafts_said(found: Rows) -> str:
+    """What a smaller model's draft takes of a token of the large one, and what of it bytes explain."""
+    dear = found.loc[found["draft"].idxmax()]
+    text = f"A draft by {drafts.SMALLER[dear.model]} takes {dear.draft:.2f} times a token of {dear.model} in "
+    text += f"{dear.weights_as}, though its weights are {dear.draft_bytes:.2f} of the bytes"
+    if dear.draft <= dear.draft_bytes:
+        return f"{text}."
+    few, many = (ablation.phases_of(name) for name in (drafts.SMALLER[dear.model], dear.model))
+    text += f": it has {few} phases to the large model's {many}, and each costs beside its bytes"
+    return f"{text} ([lesson 08](08_decoder.ipynb))."
 
 
 def drawn(found: Rows, gpu: str) -> None:

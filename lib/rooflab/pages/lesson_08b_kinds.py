@@ -66,7 +66,7 @@ def time_by_kind_table(families: list[Any], pie: Rows, whose: Lab, prompt: int, 
         )
 
 
-def beyond_the_bound(pie: Rows, rows: Rows, bound: Rows, prompt: int) -> None:
+def beyond_the_bound(pie: Rows, rows: Rows, bound: Rows, prompt: int, spec: Any = None) -> None:
     """Say what the time of the last way in FP16 is made of, beside its bound; nothing where it was not traced
     or timed.
     """
@@ -87,13 +87,17 @@ def beyond_the_bound(pie: Rows, rows: Rows, bound: Rows, prompt: int) -> None:
         text += f" The remaining {rest:.1f} are outside the traced kernels."
     if near and least_ms < ms:
         text += (
-            " So the products run near the tensor cores' peak; what is beside them keeps the prompt below "
+            " So cuBLAS's products run near the roof, the rate that a library's large product reached "
+            "([lesson 01b](01b_roofs.ipynb))"
         )
-        text += "its roof."
+        if spec is not None:
+            roof = float(least.tera.iloc[0] / least_ms * 1e3)
+            text += f", {roof / spec.fp16_tensor:.0%} of the data sheet's peak"
+        text += "; what is beside them keeps the prompt below it."
     display.say(text)
 
 
-_NEAR_BOUND = 0.1  # products whose time is so near the bound run near the peak
+_NEAR_BOUND = 0.1  # products whose time is so near the bound run near the roof
 
 
 def fixed_times(traced: Rows) -> tuple[Rows, str, str, Rows, float]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from rooflab import engine
 from rooflab.analysis import ablation
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
@@ -28,9 +29,11 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     theirs = here[here.kind == "peer"].sort_values("tok_s")
     best = fastest.set_index("format", drop=False)
     first = best.loc["fp16" if "fp16" in best.index else best.index[0]]
-    answer = f"On the {gpu} ours reads a prompt of {prompt:,} tokens at {first.tok_s:,.0f} tokens a second "
-    answer += f"with {ablation.FORMATS[first.format]} weights ({first.median_us / 1e3:.1f} ms"
-    answer += f"{', after a rest' if first.state == 'burst' else ''}), "
+    answer = (
+        f"On the {gpu} our engine reads a prompt of {prompt:,} tokens at {first.tok_s:,.0f} tokens a second "
+    )
+    answer += f"with {ablation.FORMATS[first.format]} weights, {_products(first)} and our other kernels "
+    answer += f"({first.median_us / 1e3:.1f} ms{', after a rest' if first.state == 'burst' else ''}), "
     rival = theirs[theirs.format == first.format]
     if len(rival):
         ratio = times(first.tok_s / rival.iloc[-1].tok_s)
@@ -54,12 +57,21 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     return answer, able, bars(shown, names, gpu, f"A prompt of {prompt:,} tokens", roof, y="tok_s")
 
 
+def _products(row: Any) -> str:
+    """Whose kernels multiply in a way of the engine, where the library's do or ours."""
+    ways = list(engine.PROMPTS)
+    ours = row.format == "q8_0" and ways.index(row.impl) >= ways.index("2_mmq")
+    return "our own products" if ours else "cuBLAS's products"
+
+
 def _packed(fastest: Rows, first: Any) -> str:
     """What formats of fewer bytes bring, as a sentence: nothing, where arithmetic is the limit."""
     others = fastest[fastest.format != first.format]
     if others.empty:
         return ""
-    rates = listed(f"{ablation.FORMATS[row.format]} {row.tok_s:,.0f}" for row in others.itertuples())
+    rates = "; ".join(
+        f"{ablation.FORMATS[row.format]} {row.tok_s:,.0f}, {_products(row)}" for row in others.itertuples()
+    )
     if (others.tok_s < first.tok_s).all():
         return f" Fewer bytes a weight bring nothing here ({rates}): arithmetic is the limit."
     return f" The other formats: {rates}."

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from rooflab import claims
 from rooflab.claims import scorecard
+from rooflab.hardware.crossover import LEVEL
 from rooflab.pages import Opening, Rows, lesson_09_verdicts
 from rooflab.view import display, plot
 from rooflab.view.diagram.svg import GREY
@@ -59,6 +62,7 @@ def opening(verdicts: Rows, gpu: str) -> Opening:
     }
     said = "; ".join(text for word, text in means.items() if whole.get(word, 0))
     answer += f" {said[0]}{said[1].upper()}{said[2:]}." if said else ""
+    answer += _not_wrong(speed)
     able = (
         "turn a claim into a test that could refute it",
         "say which kinds of figure carry over to another GPU",
@@ -74,6 +78,22 @@ def opening(verdicts: Rows, gpu: str) -> Opening:
     plot.stacked(ax, list(counted["name"]), {word: counted[word] for word in words}, "statements", shades)
     said = "; ".join(f"{word}: {whole[word]}" for word in words)
     return answer, able, (fig, f"{title}, {len(speed)} in all, {gpu}: {said}.")
+
+
+def _level(refuted: Rows) -> pd.Series:
+    """Which refuted statements ask for a gain that was measured within the tie rule, so neither way."""
+    asked = [claims.get(id).tests[0].bar for id in refuted["id"]]
+    tie = pd.Series([bar.sign == ">" and bar.value == LEVEL for bar in asked], refuted.index, dtype=bool)
+    return tie & refuted["value"].between(1 / LEVEL, LEVEL)
+
+
+def _not_wrong(speed: Rows) -> str:
+    """How many refuted statements only do not carry over to this card, and how many are level."""
+    refuted = speed[speed["verdict"] == claims.REFUTED]
+    card, level = int((refuted["reason"] == scorecard.CARD).sum()), int(_level(refuted).sum())
+    said = [f"{card} only do not carry over to this card (on their author's they may hold)"] if card else []
+    said += [f"{level} claimed a gain where both are level here, within 2%"] if level else []
+    return f" Of the {len(refuted)} refuted, {listed(said)}." if said else ""
 
 
 def judged(evidence: Any) -> None:
@@ -136,11 +156,13 @@ def exceptions(verdicts: Rows, statements: list[Any]) -> None:
     late = [s.id for s in statements if s.tests and s.tests[0].restated and not at[s.id]]
     ours = verdicts[verdicts["ours"] & ~open_]
     met = ours["verdict"] == claims.RESCALED
+    start = {s.id for s in statements if any(test.ours and not test.restated for test in s.tests)}
     lists = {
         "Judged from step 2 on, for as stated they need another machine": late,
         "Rescaled, met by our fastest kernel": list(ours["id"][met]),
         "About a way to compute, such as “fused” or “int8”, and asked of our fastest kernel of that way from "
-        "the start": list(ours["id"][~met]),
+        "the start": list(ours["id"][~met & ours["id"].isin(start)]),
+        "Restated, and asked of our fastest kernel there": list(ours["id"][~met & ~ours["id"].isin(start)]),
     }
     lines = [f"{what}: {listed(ids)}." for what, ids in lists.items() if ids]
     if lines:
@@ -237,6 +259,9 @@ def every_statement(verdicts: Rows) -> Board:
     found = listed["measured"].where(listed["value"].notna(), "")
     note = listed["tested"].where(listed["tested"] != "", listed["measured"])
     note += found.map(lambda text: f"; measured {text}" if text else "")
+    refuted = listed[listed["verdict"] == claims.REFUTED]
+    level = _level(refuted).reindex(listed.index, fill_value=False)
+    note += level.map({True: ", level within 2%", False: ""})
     by_ours = listed["ours"] & ~listed["verdict"].isin(list(_OPEN))
     note += by_ours.map({True: ". Asked of our fastest kernel, not the author's", False: ""})
     listed["note"] = note + ". Line " + listed["line"] + "."
@@ -252,7 +277,8 @@ def every_statement(verdicts: Rows) -> Board:
 # What a reason for a refutation says; a statement that shows it, who makes it and of what; what is measured.
 _REASONS = {
     scorecard.CARD: (
-        "the author's kernel, rebuilt, or the same library call gives another figure on this GPU",
+        "the author's kernel, rebuilt, or the same library call gives another figure on this GPU, which says "
+        "nothing of the author's own card",
         "A-2",
         "A, of cuBLAS with one token on a laptop's RTX 4070",
         "The same product, 8,960 × 1,536, runs at {measured} of this GPU's roof.",
@@ -272,7 +298,7 @@ _REASONS = {
         "That time asks for {measured} of that card's own bandwidth.",
     ),
     scorecard.KERNEL: (
-        "our kernel was asked, as the statement is about a way to compute",
+        "our kernel was asked, as the statement is about a way to compute or takes a whole decoder",
         "D-10",
         "D, of a prompt's products in 8-bit integers (*int8 MMQ*), beside unpacking the weights to FP16 "
         "(*dequantising*) for cuBLAS",

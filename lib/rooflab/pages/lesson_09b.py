@@ -24,7 +24,7 @@ def opening(killed: Rows) -> Opening:
     left = killed[killed["killed"] == ""]
     open_ = left[mutations.is_open(left)]
     dead, wrong = len(killed) - len(left), int((killed["killed"] == "gate").sum())
-    answer = f"Of {len(killed)} faults planted in the course's kernels the gate notices {wrong} by wrong "
+    answer = f"Of {len(killed)} faults planted in {mutations.attacked()} the gate notices {wrong} by wrong "
     answer += f"results, and a failed launch, a time limit or the watcher {dead - wrong} more; "
     answer += f"{len(left) - len(open_)} survive for a written reason"
     answer += f", and {len(open_)} without one." if len(open_) else "."
@@ -436,9 +436,9 @@ def _as_stated(name: str, evidence: Any) -> str:
 
 def takeaway(dead: int, killed: Rows, open_: Rows) -> None:
     """What to take away, computed."""
+    holes = counted(len(open_), "hole is", "holes are") if len(open_) else "no hole is"
     lines = [
-        f"- {dead} of {len(killed)} planted faults are noticed; "
-        + (f"{counted(len(open_), 'known hole')} left." if len(open_) else "no hole is known."),
+        f"- {dead} of {len(killed)} faults planted in {mutations.attacked()} are noticed; {holes} known.",
         "- Results alone do not show every missing barrier. A watcher must check the accesses.",
         "- Ragged shapes are not enough: choose shapes that are ragged at each of the kernel's boundaries.",
     ]

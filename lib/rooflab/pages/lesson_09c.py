@@ -117,6 +117,9 @@ def libraries(evidence: Any, gpu: str) -> Rows:
     table["from"] = table["origin"].replace(
         {related.HERE: "here", related.OTHER: "another GPU's", related.ABSENT: "none"}
     )
+    asides = {each.name: each.aside for each in related.libraries()}
+    alone = table["points"].eq(1) & table["name"].map(asides).ne("")
+    table.loc[alone, "from"] += ", " + table.loc[alone, "name"].map(asides)
     table["for"] = table["purpose"].where(~table["name"].duplicated(), "")
     table["who"] = table["name"].where(~table["name"].duplicated(), "")
     named = {
@@ -125,13 +128,14 @@ def libraries(evidence: Any, gpu: str) -> Rows:
         "from": "Figures",
         "points": "Points",
         "ours": "Ours faster",
-        "level": "Level",
+        "level": "Level or undecided",
         "theirs": "Theirs faster",
     }
     display.table(
         table,
         named,
-        caption=f"Points (shapes, numbers of tokens) where each is faster on the {gpu}; level: within 2%",
+        caption=f"Points (shapes, numbers of tokens) where each is faster on the {gpu}; level: within 2%; "
+        "undecided: a second measurement has the other ahead",
         folded=True,
     )
     return table
@@ -148,7 +152,7 @@ def libraries_described(table: Rows, evidence: Any) -> None:
             elif r.points:
                 line += f" {r.origin.capitalize()}: at best for us {r.best}, at worst {r.worst}."
             else:
-                line += " No figure on this GPU, here or published."
+                line += " Not recorded here, and no figure published of it on this GPU is in this course."
         lines.append(line)
     display.say(f"{points.widest_gap(every[every['origin'] == related.HERE])}\n\n{_apart(every)}".strip())
     head = "How many times as fast ours is, at best and at worst, library by library"
@@ -176,7 +180,7 @@ def furthest_behind(evidence: Any, gpu: str, here: Lab) -> tuple[Rows, Rows, Row
     """List the points at which ours is furthest behind: all points, those measured here, those behind."""
     every = related.points(evidence)
     rivals = every[every["origin"] == related.HERE].copy()
-    behind = rivals[rivals["gain"] < 1 / crossover.LEVEL].sort_values("gain")
+    behind = rivals[rivals["word"] == related.THEIRS].sort_values("gain")
     lines = [
         f"- {r.name_}, {r.where}: ours runs at **{_gain(r.gain)}** times its speed"
         for r in behind.rename(columns={"name": "name_"}).groupby("name_", sort=False).head(3).itertuples()
@@ -208,9 +212,6 @@ def _gain(gain: float) -> str:
 
 def every_comparison(every: Rows) -> Board:
     """The list of comparisons, to filter."""
-    every["word"] = "level"
-    every.loc[every["gain"] > crossover.LEVEL, "word"] = "ours"
-    every.loc[every["gain"] < 1 / crossover.LEVEL, "word"] = "theirs"
     every["text"] = every["where"]
     every["note"] = every["gain"].map(_gain) + " times as fast, " + every["origin"] + "."
     some = every.sort_values("gain", kind="stable")
@@ -240,7 +241,7 @@ def judged(rivals: Rows, evidence: Any, here: Lab) -> None:
     """
     if rivals.empty:
         return
-    ahead = (rivals["gain"] > crossover.LEVEL).mean()
+    ahead = (rivals["word"] == related.OURS).mean()
     held = "**Held**" if ahead > 0.5 else "**Failed**"
     said = [
         f"*Ahead at the lessons' shapes.* {held}: ours is ahead in {ahead:.0%} of the {len(rivals)} "
@@ -272,11 +273,12 @@ def takeaway(rivals: Rows, gpu: str, behind: Rows, slower: Rows, here: Lab) -> N
     """What to take away, computed."""
     lines = [f"- No library was measured beside it on the {gpu}."]
     if len(rivals):
-        ahead, found = (rivals["gain"] > crossover.LEVEL).sum(), points.packed(rivals, here)
+        counts, found = rivals["word"].value_counts(), points.packed(rivals, here)
         parts = points.regions(found, points.rule(found))
         lines = [
-            f"- At the lessons' shapes on the {gpu} ours is ahead in {ahead} of {len(rivals)} comparisons, "
-            f"level in {len(rivals) - ahead - len(behind)} and behind in {len(behind)}."
+            f"- At the lessons' shapes on the {gpu} ours is ahead in {counts.get(related.OURS, 0)} of "
+            f"{len(rivals)} comparisons, level or undecided in "
+            f"{counts.get(related.EVEN, 0) + counts.get(related.OPEN, 0)} and behind in {len(behind)}."
         ]
         if both := points.shapes_counted(rivals, here):
             lines[0] += f" {both}, which adds small matrices."

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from rooflab.analysis import strategies
+from rooflab.analysis import related, strategies
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Rows
@@ -171,7 +171,9 @@ def answer(rivals: Rows, gpu: str, here: Lab) -> str:
         said += f"{_of(int((found['gain'] > crossover.LEVEL).sum()), len(found))} products measured."
         if parts:
             theirs = [each.where for each in parts if each.advice == "cuBLAS"]
-            said = f"On the {gpu} call cuBLAS with {listed(theirs)}." if theirs else said
+            if theirs:
+                said = f"On the {gpu} call cuBLAS with {listed(theirs)}. It multiplies FP16 weights: packed "
+                said += f"ones need an FP16 copy for it.{_beyond(found, by)}"
             said += f"\n\nWhich to call, our packed weights ({which}) or cuBLAS's FP16:\n\n"
             said += "\n".join(f"- {_line(each, by)}" for each in parts)
             why = "With few tokens a product waits for its weights' bytes, and packed weights have fewer"
@@ -179,13 +181,30 @@ def answer(rivals: Rows, gpu: str, here: Lab) -> str:
             said += f"\n\n{why}; with many it waits for arithmetic, which packing does not save."
     other = rivals[~against_fp16(rivals)]
     if len(other):
-        ahead, behind = (other["gain"] > crossover.LEVEL).sum(), (other["gain"] < 1 / crossover.LEVEL).sum()
+        ahead, behind = ((other["word"] == word).sum() for word in (related.OURS, related.THEIRS))
         start = "Against libraries" if said else f"On the {gpu}, against libraries"
         text = f"{start} measured here whose weights or values have as many bits as ours, ours is faster in "
         text += f"{_of(ahead, len(other))} comparisons at the lessons' shapes"
         rest = f" and slower in {behind}" if behind else " and nowhere slower" if ahead < len(other) else ""
-        said += f" {text}{rest}."
+        said += f" {text}{rest}.{_undecided(other)}"
     return said.strip()
+
+
+def _undecided(other: Rows) -> str:
+    """The comparisons that a second measurement ends the other way."""
+    open_ = other[other["word"] == related.OPEN]
+    if open_.empty:
+        return ""
+    named = "; ".join(f"{name}, {where}" for name, where in zip(open_["name"], open_["where"], strict=True))
+    return f" Undecided, because a second measurement ends the other way: {named}."
+
+
+def _beyond(found: Rows, by: Rule) -> str:
+    """Up to how many tokens a format was timed that was timed with fewer than the others."""
+    most = found.groupby("format")["tokens"].max()
+    short = most[(most < most.max()) & (most >= by.tokens)]
+    said = listed(f"{name} was timed up to {tokens:,.0f} tokens" for name, tokens in short.items())
+    return f" {said}; beyond, this is extrapolated." if len(short) else ""
 
 
 def _line(part: Region, by: Rule) -> str:

@@ -53,8 +53,9 @@ def opening(rows: Rows, here: Lab) -> Opening:
     most, least = (shared.loc[shared["gain"].idxmax()], shared.loc[shared["gain"].idxmin()])
     answer = (
         f"Our sum of a token's {plot.size_text(best['bytes'])} takes {best['median_us']:.1f} µs on two "
-        f"{gpu}s, where the fastest library takes {peer['median_us']:.1f}. A split model makes two "
-        f"such sums a layer: beside one GPU {most['title']} is then {display.speed(most['gain'])}"
+        f"{gpu}s; the fastest library timed here ({lesson_10.name(peer)}) takes "
+        f"{peer['median_us']:.1f}. A split model makes two such sums a layer: beside one GPU "
+        f"{most['title']} is then {display.speed(most['gain'])}"
         + (f"; {least['title']} is {display.speed(least['gain'])}." if len(shared) > 1 else ".")
     )
     able = (
@@ -147,7 +148,7 @@ def by_size(rows: Rows, gpu: Any) -> None:
     peers = mine[mine["kind"] != "own"].groupby("bytes")["median_us"].min()
     ours = mine[mine["kind"] == "own"].groupby("bytes")["median_us"].min()
     won = [size for size, us in ours.items() if us < peers.get(size, float("inf"))]
-    told = "at every size our fastest rung is faster than every library"
+    told = "at every size our fastest rung is faster than every library timed here"
     if len(won) < len(ours):
         told = f"ours is the fastest at {listed(map(plot.size_text, won))}"
     plot.show(fig, f"{title}, on {gpu}, {plot.dates(mine)}: {told}.")

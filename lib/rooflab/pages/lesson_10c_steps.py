@@ -88,6 +88,9 @@ def _draw(table: Rows, names: dict[str, str], rows: Rows, gpu: Any) -> None:
     plot.show(fig, f"{caption}, {gpu}, {plot.dates(rows)}. {note}")
 
 
+_LETTER = 6.5  # about the width of a letter beside a bar, in % of one GPU's time
+
+
 def _panel(ax: Any, row: dict[str, Any], names: dict[str, str]) -> float:
     """One model's bars; the longest of them, in % of one GPU's time."""
     before, longest = float("nan"), 100.0
@@ -123,7 +126,9 @@ def _panel(ax: Any, row: dict[str, Any], names: dict[str, str]) -> float:
                 "fontweight": "bold" if ink == MORE else "normal",
             }
             words["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-            ax.text(max(share, then) + 4, k, change.replace("-", "−"), va="center", zorder=3, **words)
+            at = max(share, then) + 4
+            at = 103 if at < 100 < at + _LETTER * len(change) else at  # not across one GPU's line
+            ax.text(at, k, change.replace("-", "−"), va="center", zorder=3, **words)
         before, longest = us, max(longest, share, then)
     ax.axvline(100, color=plot.ROOF_COLOUR, linewidth=1.1, linestyle=(0, (8, 3)), zorder=1.5)
     ax.grid(False, axis="y")

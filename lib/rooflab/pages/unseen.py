@@ -29,7 +29,7 @@ def attention_folded(found: pd.DataFrame, gpu: str) -> None:
     title = f"Attention at drawn shapes: ours as fast or faster, {', '.join(kinds)}"
     heads = _HEADS | {"us": "µs", "peer_us": "its µs"}
     shown = mine.assign(what=mine["kind"] + ", " + mine["shape"]).sort_values("ratio")
-    text = "With the products, ours is as fast as the fastest library, or faster, on "
+    text = "With the products, ours is as fast as the fastest library recorded, or faster, on "
     text += f"{len(unseen.won(found))} of {len(found)} drawn shapes."
     display.fold_parts(title, [text, (shown, heads, forms, f"{title}, {gpu}, cold, burst")])
 
@@ -48,10 +48,9 @@ def said(found: pd.DataFrame, gpu: str) -> None:
         )
         return
     kinds = [f"{kind} {len(unseen.won(mine))} of {len(mine)}" for kind, mine in unseen.by_kind(found)]
-    text = (
-        f"**On the {gpu} ours is as fast as the fastest library, or faster, on {len(unseen.won(found))} of "
-    )
-    text += f"{len(found)} drawn products: {', '.join(kinds)}.** *As fast*: by medians, at most "
+    text = f"**On the {gpu} ours is as fast as the fastest library recorded, or faster, on "
+    text += f"{len(unseen.won(found))} of {len(found)} drawn products: {', '.join(kinds)}.** "
+    text += "*As fast*: by medians, at most "
     text += f"{LEVEL - 1:.0%} behind."
     if (found["kind"] == "Q8_0 product").any():
         text += " No library here multiplies Q8_0 weights: the rival is cuBLAS on FP16 weights, which reads "

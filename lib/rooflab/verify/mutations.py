@@ -365,3 +365,11 @@ def by_operator(table: pd.DataFrame) -> pd.DataFrame:
         row |= {"equivalent": int((~is_open(left)).sum()), "open": int(is_open(left).sum())}
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def attacked() -> str:
+    """In which kernels faults are planted, in words, and in which not."""
+    some, every = len(portable()), len(list(ops.rungs()))
+    if some == every:
+        return f"all {every} of the course's rungs"
+    return f"{some} of the course's {every} rungs (none in the {every - some} with `wgmma` or TMA)"

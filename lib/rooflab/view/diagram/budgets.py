@@ -34,7 +34,7 @@ def budget(afford: float, least: Sequence[str], spent: Sequence[tuple[str, float
             canvas.text(left, y + 5, ", ".join(least), svg.SMALL)
             words_at, y = y, y + 18
     at = left + afford * unit
-    for top, bottom in ((0, words_at - 5), (words_at + 9, end)) if narrow else ((0, end),):
+    for top, bottom in ((0, words_at - 9), (words_at + 13, end)) if narrow else ((0, end),):
         canvas.line([(at, top), (at, bottom)], 1.4, dashed=True)
     under = [name for name, count in spent if count <= afford]
     says = (

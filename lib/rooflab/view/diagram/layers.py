@@ -156,9 +156,9 @@ def _names(canvas: Canvas, way: Way, y: float, unit: float, weighed: bool) -> No
     for name, us, bytes_ in zip(_SHORT, way.phases, way.bytes, strict=True):
         mb = bytes_ / 1e6
         words = f"{name}, {mb:.{0 if mb >= 10 else 1}f} MB" if weighed else name
-        words = words if 1.1 * svg.wide(words, _NAME) < us * unit else name
+        words = words if 1.25 * svg.wide(words, _NAME) < us * unit else name
         canvas.text(max(x, free), y, words, _NAME)
-        free = max(x, free) + svg.wide(words, _NAME) * (1.3 if words.isupper() else 1.05) + 5
+        free = max(x, free) + svg.wide(words, _NAME) * (1.3 if words.isupper() else 1.15) + 8
         x += us * unit
 
 

@@ -32,11 +32,17 @@ def one_token(model: Model) -> Drawing:
     canvas.text(0, y, words, bold=True)
     total = sum(_weights(each) for each in found.values())
     canvas.text(0, y + 20, f"The {total / 1e9:.2f} billion weights that a token reads, by matrix:", svg.SMALL)
-    x = 0.0
+    x, narrow = 0.0, list[tuple[float, str]]()
     for name, each in found.items():
         wide = svg.WIDTH * _weights(each) / total
-        canvas.cell(x, y + 28, wide, 24, name, GREY if name == "lm_head" else SKY)
+        fits = svg.wide(name, svg.SMALL) < wide
+        canvas.cell(x, y + 28, wide, 24, name if fits else "", GREY if name == "lm_head" else SKY)
+        if not fits:
+            narrow.append((x + wide / 2, name))
         x += wide
+    if narrow:  # their names below, as one text: they are neighbours
+        at, words = sum(place for place, _ in narrow) / len(narrow), ", ".join(name for _, name in narrow)
+        canvas.text(max(at, svg.wide(words, svg.SMALL) / 2), y + 64, words, svg.SMALL, "middle")
     shapes = ", ".join(f"{each.name} {each.n:,} × {each.k:,}" for each in found.values())
     says = (
         f"A vector of {model.hidden:,} numbers goes through a norm, q, k and v, with q and k through rope, "

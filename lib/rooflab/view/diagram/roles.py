@@ -242,8 +242,9 @@ def both_runs(takes: Lengths, tiles: int, text: str | None = None) -> tuple[Role
 
 def _timeline(run: Run, before: float, unit: float, last: float) -> Canvas:
     """A run's rows at `unit` a microsecond, with what the first weights wait for, or what they run beside."""
-    canvas, tops = Canvas(), (0.0, 42.0, 84.0)
+    canvas, tops, names_beside = Canvas(), (0.0, 42.0, 84.0), list[tuple[float, float, str]]()
     at = {(bar.what, bar.tile): bar for bar in run.bars}
+    framed = at["softmax", 1] if at["softmax", 1] in beside(run) else None
     for name, y in zip(ROWS, tops, strict=True):
         canvas.text(0, y + 16, name, svg.SMALL)
         boxes = [(_LEFT, y, last * unit, 24.0, "", NONE)]
@@ -251,8 +252,13 @@ def _timeline(run: Run, before: float, unit: float, last: float) -> Canvas:
             if bar.row == name:
                 fill = {"QK": BLUE, "PV": SKY, "softmax": AMBER}.get(bar.what, GREY)
                 label = bar.what if fill == GREY else "" if fill == AMBER else f"{bar.what}{bar.tile}"
+                if framed and (bar.what, bar.tile) == ("PV", 0):  # its name stands beside the frame
+                    names_beside.append((_LEFT + framed.end * unit + 4, y + 16, label))
+                    label = ""
                 boxes.append((_LEFT + bar.start * unit, y, (bar.end - bar.start) * unit, 24.0, label, fill))
         canvas.boxes(boxes)
+    for x, y, label in names_beside:
+        canvas.text(x, y, label, svg.SMALL)
     tiles = 1 + max(tile for what, tile in at if what == "PV")
     for t in range(tiles):  # P is handed over, between the two lower rows
         x = _LEFT + run.events["P", t] * unit
@@ -268,11 +274,8 @@ def _timeline(run: Run, before: float, unit: float, last: float) -> Canvas:
         x = _LEFT + at["V0", 0].end * unit
         canvas.line([(x, 24), (x, 84)], 1.2, dashed=True)
         canvas.text(x, 121, "PV0 waits for V0", svg.SMALL)
-    if at["softmax", 1] in beside(run):
-        x, wide = (
-            _LEFT + at["softmax", 1].start * unit,
-            (at["softmax", 1].end - at["softmax", 1].start) * unit,
-        )
+    if framed:
+        x, wide = _LEFT + framed.start * unit, (framed.end - framed.start) * unit
         canvas.frame(x - 2, 39, wide + 4, 72, 2)
         canvas.text(x - 2, 123, "PV0 runs beside softmax 1", svg.SMALL)
     return canvas

@@ -57,7 +57,8 @@ def half_layers(trace: pd.DataFrame, busy: pd.DataFrame, layer: int) -> Drawing 
     spans = eager_spans(found["eager"], call)
     canvas, y, said = Canvas(), 0.0, list[str]()
     unit = (svg.WIDTH - _LEFT - 2) / max(
-        [spans[-1][1], *(each[-1].start + each[-1].us for each in found.values() if each)]
+        [spans[-1][1]]  # eager's traced starts are the profiler's, and not drawn
+        + [each[-1].start + each[-1].us for way, each in found.items() if each and way != "eager"]
     )
     for way, kernels in found.items():
         if not kernels:

@@ -54,7 +54,7 @@ def uploads(groups: Mapping[str, Sequence[Call]], title: str) -> Drawing:
         y += 8
     keys = [(SKY, "copy of the weights to the GPU"), (AMBER, "kernel")]
     if any(call.copy is None for calls in groups.values() for call in calls):
-        keys.append((GREY, "the source does not divide it"))
+        keys.append((GREY, "realizar does not divide it"))
     x = 8.0
     for fill, words in keys:
         canvas.rect(x, y, 11, 11, fill)

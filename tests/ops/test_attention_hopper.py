@@ -118,7 +118,7 @@ def test_keys_that_are_the_values_too_are_copied_once(n, context, heads, how):
         [
             ("9_wgmma", 64, {"KEYS": 64}),
             ("10_paired_warpgroups", 512, {}),
-            *((name, 64, {"KEYS": 64}) for name in ("18_tma_copies", "19_blocks_stay", "20_lazy_rescale")),
+            *((name, 64, {"KEYS": 64}) for name in ("18_tma_copies", "19_persistent", "20_lazy_rescale")),
             ("11_tma", 64, {"KEYS": 64}),
             ("12_warp_specialised", 512, {}),
             ("12_warp_specialised", 512, {"SHARED_KV": 1}),

@@ -93,8 +93,8 @@ PROMPT: tuple[Rung, ...] = (
     ),
     Rung(
         "attention",
-        "19_blocks_stay",
-        "attention_blocks_stay",
+        "19_persistent",
+        "attention_persistent",
         "a block goes from tile to tile of queries, and copies run ahead",
         defines={"HEAD_DIM": 128, "KEYS": 128, "STAGES": 2},
         archs=("90a",),

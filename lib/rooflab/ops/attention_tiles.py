@@ -36,7 +36,7 @@ HOPPER = {
     "9_wgmma": (64, 128, 256),
     "10_paired_warpgroups": (512,),
     "18_tma_copies": (64, 128, 256),
-    "19_blocks_stay": (64, 128, 256),
+    "19_persistent": (64, 128, 256),
     "20_lazy_rescale": (64, 128, 256),
     "11_tma": (64, 80, 96, 112, 128, 256),
     "12_warp_specialised": (512,),
@@ -48,11 +48,11 @@ HOPPER = {
 
 # Those whose blocks stand, one an SM.
 STANDING = (
-    *("19_blocks_stay", "20_lazy_rescale", "11_tma", "12_warp_specialised", "14_pack_gqa"),
+    *("19_persistent", "20_lazy_rescale", "11_tma", "12_warp_specialised", "14_pack_gqa"),
     *("15_warp_vote", "16_wide_stores", "17_short_chain"),
 )
 # Those that take rung 11's step apart: timed where a ladder shows each rung, and not in sweeps.
-BETWEEN = ("18_tma_copies", "19_blocks_stay", "20_lazy_rescale")
+BETWEEN = ("18_tma_copies", "19_persistent", "20_lazy_rescale")
 # Those that read their operands through maps of boxes.
 BOXED = ("18_tma_copies", *STANDING)
 # Of these, those whose rows are pairs of query and head, which come as boxes of three dimensions.
@@ -323,7 +323,7 @@ def tile_of(
     if rung.name == "8_head_dim_slices":
         slices = 2 if head_dim <= 256 else 4
         choices = [{"SLICES": slices, "GROUPS": g, "KEYS": k} for g, k in ((2, 32), (1, 32), (1, 16))]
-    elif rung.name in ("9_wgmma", "18_tma_copies", "19_blocks_stay", "20_lazy_rescale"):
+    elif rung.name in ("9_wgmma", "18_tma_copies", "19_persistent", "20_lazy_rescale"):
         choices = [{"KEYS": 128 if head_dim <= 128 else 64, "STAGES": 2}]
     elif rung.name == "10_paired_warpgroups":
         choices = [{"KEYS": 64}]

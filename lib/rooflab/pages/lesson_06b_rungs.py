@@ -113,7 +113,7 @@ def worth(every: Rows, gpu: str, width: int, first: str | None, second: str) -> 
 
 
 # What each rung between 9 and 11 changes, and what is left for 11.
-_CHANGES = ("TMA copies", "blocks stay", "late rescaling", "packed heads and other tiles")
+_CHANGES = ("TMA copies", "persistent blocks", "conditional rescaling", "packed heads and other tiles")
 
 
 def _one_by_one(rows: Rows, apart: tuple[str, ...]) -> str:

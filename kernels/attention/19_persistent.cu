@@ -1,4 +1,4 @@
-// attention 19, blocks stay: a block goes from tile to tile of queries, and copies run ahead across them.
+// attention 19, persistent blocks: a block goes from tile to tile of queries, and copies run ahead across them.
 //
 // Purpose  in rung 18 a block's first tiles of keys arrive while nothing is multiplied, and its outputs leave while nothing
 //          arrives. Here one thread fills the ring for the block's next queries while its last outputs are stored.
@@ -33,7 +33,7 @@ struct RingSlot {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    attention_blocks_stay(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
+    attention_persistent(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                     const __grid_constant__ TensorMap v, Element* __restrict__ out, int n, int context, int start, int heads,
                     int kv_heads, int causal, int window, float scale, int together) {
     extern __shared__ __align__(1024) Element shared[];

@@ -79,7 +79,8 @@ _COUNTED = re.compile(r"counters? (?:agree|show|find|differ)|is counted (?:as|wi
 _OURS = re.compile(r"\bOn (?:the |a )?\**NVIDIA H200\b")
 _CALLED = {"h200": "NVIDIA H200", "h200-peers": "H200", "rtx-4070-laptop-published": "laptop|4070"}
 _CALLED |= {"rtx-4090-published": "4090|publish|source|story", "rtx-4070-ti-published": "4070|publish|source"}
-_CALLED |= {"rtx-4090-peers": "4090", "h100-sxm-x2": "H100", "h200-x4": "four (GPUs|H200s)"}
+_CALLED |= {"rtx-4090-peers": "4090", "h200-x4": "four (GPUs|H200s)"}
+_CALLED |= dict.fromkeys(("h100-sxm", "h100-sxm-x2"), "H100")
 
 
 def _named(recording: str, text: str) -> bool:

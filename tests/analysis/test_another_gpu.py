@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 import rooflab.lab
+from rooflab import paths
 from rooflab.analysis import another_gpu, strategies
 from rooflab.hardware import perf_model
 from rooflab.pages import lesson_07b_measured, lesson_09c_elsewhere
@@ -44,6 +45,7 @@ def test_ours_are_ahead_of_the_libraries_beside_them_there_too(h200, other):
 def test_only_the_repository_s_own_recording_has_another_gpu_beside_it(tmp_path, other):
     assert another_gpu.recorded(Store(tmp_path, "h200")) is None
     assert another_gpu.recorded(other) is None
+    assert another_gpu.recorded(Store(paths.DATA, other.device)) is None, "it would be the same model"
 
 
 def test_a_law_of_one_gpu_holds_on_the_other(h200, other, law):

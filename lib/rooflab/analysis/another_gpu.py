@@ -27,9 +27,10 @@ _KEYS = ["operator", "format", *SIZES]  # what makes two rows the same work
 
 
 def recorded(store: Store) -> Store | None:
-    """The recording of another GPU model that the course keeps beside one of its own; None without."""
-    kept = sorted(each.name for each in paths.OTHER.glob("*") if (each / "runs.csv").is_file())
-    return Store(paths.OTHER, kept[0]) if kept and store.root == paths.DATA else None
+    """The recording of another GPU model that the course keeps beside one in data/; None without."""
+    held = sorted(each.parent.name for each in paths.OTHER.glob("*/runs.csv"))
+    others = [name for name in held if name != store.device and store.root == paths.DATA]
+    return Store(paths.OTHER, others[0]) if others else None
 
 
 @functools.cache

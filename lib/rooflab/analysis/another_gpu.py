@@ -74,11 +74,12 @@ def _fastest(store: Store) -> pd.DataFrame:
 
 def sentence(other: Store) -> str:
     """How ours does there beside the libraries, in a sentence."""
-    sums = libraries(other)[["comparisons", "ours faster", "level"]].sum()
+    sums = libraries(other)[["comparisons", "ours faster", "level", "ours slower"]].sum()
     gpu = other.runs().iloc[-1]["gpu"]
     return (
         f"On an {gpu}, nothing tuned again: ours is faster than the library beside it "
-        f"in {sums['ours faster']} of {sums['comparisons']} comparisons, level in {sums['level']}."
+        f"in {sums['ours faster']} of {sums['comparisons']} comparisons, level in {sums['level']}, "
+        f"slower in {sums['ours slower']}."
     )
 
 

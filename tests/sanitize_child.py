@@ -148,6 +148,10 @@ def every_int4() -> None:
     for parts in (1, 2) if hopper else ():
         how = {"TALL": parts, "TOKENS": 64, "CLUSTER": parts, "STAGES": 2}
         int4.matmul(many, tiles, rung="12_token_tiles", **how)
+        how = {"UNITS": parts, "ROW_GROUPS": parts, "TOKENS": 16 * parts, "CLUSTER": parts, "STAGES": 2}
+        int4.matmul(many, tiles, rung="11_tma", **how)
+        how = {"UNITS": 1, "ROW_GROUPS": 1, "TOKENS": 72, "CLUSTER": 3 - parts, "STAGES": 2}
+        int4.matmul(many, tiles, rung="11_tma", **how)
         how = {"TALL": 1, "TOKENS": 64, "BLOCKS": 3, "SHARERS": 2 * parts - 2, "STAGES": 2}
         int4.matmul(many, tiles, rung="13_stream_k", **how)
         how = {"TALL": parts, "TOKENS": 64, "BLOCKS": 8 // parts, "SHARERS": 0, "PARTS": 2, "STAGES": 2}
@@ -218,17 +222,18 @@ def every_step() -> None:
 
 
 def every_prompt() -> None:
-    from rooflab.ops import decoder_ops
+    from rooflab.ops import prompt_products
 
     rng = np.random.default_rng(10)
     for n, k, batch in ((144, 128, 5), (272, 256, 70), (256, 256, 300)):
         values = (rng.standard_normal(s).astype(np.float16) for s in ((n, k), (batch, k)))
-        w, x = map(cupy.asarray, values)
-        w = q8_0.quantise(w)
-        for tokens in (64, 176, 232) if cupy.cuda.Device().compute_capability == "90" else ():
-            for width, gated in ((n, False), (n // 2, True)):
-                out = cupy.asarray(np.zeros((batch, width), np.float16))
-                decoder_ops.prompt_product(x, w, out=out, gate=gated, TOKENS=tokens)
+        halves, x = map(cupy.asarray, values)
+        for w in (q8_0.quantise(halves), halves):
+            many = prompt_products.TOKENS[prompt_products.rung_for(w).name]
+            for tokens in many[::3] if cupy.cuda.Device().compute_capability == "90" else ():
+                for width, gated in ((n, False), (n // 2, True)):
+                    out = cupy.asarray(np.zeros((batch, width), np.float16))
+                    prompt_products.prompt_product(x, w, out=out, gate=gated, TOKENS=tokens)
 
 
 def every_draft() -> None:

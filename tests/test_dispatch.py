@@ -178,7 +178,7 @@ def test_hopper_s_rungs_are_offered_to_hopper_alone(store):
     assert not {"mmq_fp16_wgmma", "mmq_wgmma"} & {*ways["rtx-4090"], *ways["t4"]}
     assert "mmq" in ways["rtx-4090"] and "mmq" not in ways["t4"] and "mmq_blocks" in ways["t4"]
     rungs = {gpu: dispatch.choose("int4_g128", 4096, 4096, 100, gpu) for gpu in ("h200", "rtx-4090", "t4")}
-    assert rungs["h200"].rung == "13_stream_k"
+    assert rungs["h200"].rung in ("11_tma", "13_stream_k")
     assert rungs["rtx-4090"].rung in ("9_shared_x", "6_batched", "") and rungs["t4"].rung != "9_shared_x"
 
 

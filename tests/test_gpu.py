@@ -266,6 +266,10 @@ def test_every_tile_of_mmqs_halves_passes_the_gate():
                 got = mmq.product(x, given, rung=name, **tile, **how)
                 off = float(abs(got.astype("float64") - expected).max())
                 assert off <= allowed, (name, law, how)
+    for cluster in (1, 2, 3, 4):
+        given = q8_0.repack(w)
+        got = mmq.product(x, given, rung="10_k_groups", TOKENS=80, STAGES=5, CLUSTER=cluster)
+        assert float(abs(got.astype("float64") - expected).max()) <= allowed, cluster
 
 
 @pytest.mark.parametrize(

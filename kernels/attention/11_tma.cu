@@ -1,7 +1,7 @@
-// attention 11, tma: one thread copies boxes of tiles, blocks stay.
+// attention 11, tma: heads that share keys are packed into a tile, and tiles fit a head's width.
 //
-// Purpose  rung 9's 128 copying threads wait for every tile they start; the tensor memory accelerator takes one thread and
-//          fills the ring ahead, across the queries too, while a block continues with its next tile of them.
+// Purpose  where a window or a start lets a query see few keys, tiles at its ends are mostly masked. Rows of several heads
+//          at fewer positions see keys that are fewer, and the same for all of them.
 // Shapes   as rung 1, HEAD_DIM a width that wgmma has columns for: 64, 80, 96, 112, 128, 256.
 // Bytes    4 HEAD_DIM read for each 64 GROUPS rows and each key that one of them sees.
 // Launch   128 (GROUPS + 1) threads a block: a warpgroup whose first thread copies, and GROUPS that have 64 rows each. Rows
@@ -16,9 +16,9 @@
 //          PACK = 1: query heads of one key-value head whose rows a warpgroup packs together;
 //          BF16 = 0: 1 for bfloat16 instead of FP16;
 //          TURNS = 0: 1 lets one warpgroup at a time start products.
-// Branch   from rung 9: copies by TMA boxes, persistent blocks, packed heads. Outputs are rescaled to a new row_max only where
-//          it exceeds the old one by a factor of 2^8: p up to that loses nothing. TURNS 1 lets one warpgroup start
-//          products at a time, after whom the next does.
+// Changed  from rung 20: a tile's rows are PACK heads' of EACH queries, the last 64 columns need not be whole, warpgroups are
+//          two or three, and operands may be bfloat16. TURNS 1 lets one warpgroup start products at a time, after whom
+//          the next does.
 #include "common/attention.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/mbarrier.cuh"

@@ -19,6 +19,7 @@
 #include "common/ptx/kept.cuh"
 #include "common/ptx/warpgroup.cuh"
 #include "common/ptx/wgmma/narrow.cuh"
+#include "common/store_four.cuh"
 
 constexpr int ROWS = 64 * TALL * ROW_GROUPS, PARTS = TOKENS / 8, THREADS = 128 * ROW_GROUPS * K_GROUPS;
 constexpr int WEIGHTS = K_GROUPS * ROW_GROUPS * TALL * INT4_BLOCK, X_PIECES = K_GROUPS * 16 * TOKENS;  // of a stage

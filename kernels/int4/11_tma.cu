@@ -2,14 +2,16 @@
 //
 // Purpose  rung 10's block waits for all its warps at every group of k, so that tensor cores idle while all warps unpack;
 //          and all its warps start copies of 16 bytes a thread between their products.
-// Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= TOKENS.
-// Bytes    n k / 2 + n k / 64 weights and scales once, x once per block of rows (from L2), 2 n batch written.
-// Launch   ROW_GROUPS x K_GROUPS warpgroups a block, CLUSTER blocks for 64 UNITS rows and all of k; sm_90a.
+// Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half.
+// Bytes    n k / 2 + n k / 64 weights and scales once from DRAM, and from L2 for each further tile of TOKENS tokens;
+//          x once per block of rows (from L2), 2 n batch written.
+// Launch   ROW_GROUPS x K_GROUPS warpgroups a block, CLUSTER blocks for 64 UNITS rows and all of k of a tile of tokens
+//          (grid y); sm_90a.
 // Macros   UNITS = 2: tiles of 64 rows a block;
 //          ROW_GROUPS = 1: warpgroups that divide a block's rows;
 //          K_GROUPS = 2: warpgroups that divide k;
 //          CLUSTER = 1: blocks that divide k;
-//          TOKENS = 8: tokens at most;
+//          TOKENS = 8: tokens of a tile;
 //          STAGES = 4: groups of k in the ring;
 //          RESIDENT = 1: blocks an SM that the compiler must leave registers for.
 // Branch   from rung 10: one thread fills a slot of the ring by the copy engine, and mbarriers signal that the slot is full
@@ -21,6 +23,8 @@
 #include "common/ptx/tma.cuh"
 #include "common/ptx/warpgroup.cuh"
 #include "common/ptx/wgmma/narrow.cuh"
+#include "common/ptx/wgmma/wide.cuh"
+#include "common/store_four.cuh"
 
 constexpr int PARTS = TOKENS / 8, ROWS = 64 * UNITS, THREADS = 128 * ROW_GROUPS * K_GROUPS, SLOTS = K_GROUPS * STAGES;
 constexpr int TALL = (UNITS + ROW_GROUPS - 1) / ROW_GROUPS;    // units of a warpgroup, of the first TALLER ones;
@@ -36,6 +40,7 @@ struct Ring {
     unsigned long long apart;  // from a unit to the next, in units of 16 bytes
     const TensorMap* map;
     unsigned begin, count, units;  // groups of k: the first, how many; units that the matrix still has
+    unsigned token;                // the first of the tile
 };
 
 // Start the copies of the block's group s to a place. One thread does it.
@@ -50,7 +55,7 @@ __device__ inline void fill(const Ring& ring, unsigned s, unsigned slot) {
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-        tma_copy_box(ring.x + slot * X_PIECES + h * 8 * TOKENS, ring.map, (ring.begin + s) * 128 + h * 64, 0, barrier);
+        tma_copy_box(ring.x + slot * X_PIECES + h * 8 * TOKENS, ring.map, (ring.begin + s) * 128 + h * 64, ring.token, barrier);
     mbarrier_arrive(barrier);
 }
 
@@ -96,10 +101,14 @@ __device__ inline void multiply(float (&sums)[TALL][PARTS * 4], const Ring& ring
                 warpgroup_arrive();
 #pragma unroll
                 for (int step = 0; step < 4; ++step) {
-                    if constexpr (SCALE_SUMS)
+                    if constexpr (SCALE_SUMS) {
                         wgmma_few_f16<TOKENS>(part[h], a[h][step], columns + h * 8 * TOKENS + 2 * step, step > 0);
-                    else
-                        wgmma_m64k16_f16<TOKENS>(sums[i], a[h][step], columns + h * 8 * TOKENS + 2 * step);
+                    } else {
+                        if constexpr (TOKENS <= 64)
+                            wgmma_m64k16_f16<TOKENS>(sums[i], a[h][step], columns + h * 8 * TOKENS + 2 * step);
+                        else
+                            wgmma_registers_f16<TOKENS>(sums[i], a[h][step], columns + h * 8 * TOKENS + 2 * step, true);
+                    }
                 }
                 warpgroup_commit();
             }
@@ -135,7 +144,9 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     const unsigned begin = groups * rank / CLUSTER, end = groups * (rank + 1) / CLUSTER;
     const Ring ring = {memory + SLOTS * X_PIECES, memory, barriers, barriers + SLOTS,
                        blocks + (rows_at * UNITS * (unsigned long long)groups + begin) * INT4_BLOCK,
-                       groups * (unsigned long long)INT4_BLOCK, &x, begin, end - begin, (n - 1) / INT4_TILE + 1 - rows_at * UNITS};
+                       groups * (unsigned long long)INT4_BLOCK, &x, begin, end - begin, (n - 1) / INT4_TILE + 1 - rows_at * UNITS,
+                       blockIdx.y * TOKENS};
+    const unsigned tokens = min(static_cast<unsigned>(TOKENS), batch - ring.token);
     const bool fills = part == ROW_GROUPS - 1 && warp % 4 == 0 && lane == 0;
     if (fills) {
 #pragma unroll
@@ -172,25 +183,25 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             for (int e = 0; e < 4; ++e) {
                 const unsigned column = 8 * p + lane % 4 * 2 + e % 2;
                 const unsigned row = 64 * (unit + i) + 16 * (warp % 4) + lane / 4 + e / 2 * 8;
-                if (column < batch && (i + 1 < TALL || tall)) all[(k_group * batch + column) * STRIDE + row] = sums[i][4 * p + e];
+                if (column < tokens && (i + 1 < TALL || tall)) all[(k_group * tokens + column) * STRIDE + row] = sums[i][4 * p + e];
             }
     if constexpr (CLUSTER > 1)
         cluster_wait();
     else
         __syncthreads();
 #pragma unroll 2
-    for (unsigned i = rank * THREADS + threadIdx.x; i < ROWS / 4 * batch; i += CLUSTER * THREADS) {
+    for (unsigned i = rank * THREADS + threadIdx.x; i < ROWS / 4 * tokens; i += CLUSTER * THREADS) {
         const unsigned column = i / (ROWS / 4), r = i % (ROWS / 4) * 4, row = rows_at * ROWS + r;
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
         for (int c = 0; c < CLUSTER; ++c)
 #pragma unroll
             for (int v = 0; v < K_GROUPS; ++v) {
-                const float4* share = reinterpret_cast<const float4*>(all + (v * batch + column) * STRIDE + r);
+                const float4* share = reinterpret_cast<const float4*>(all + (v * tokens + column) * STRIDE + r);
                 const float4 more = CLUSTER > 1 ? cluster_load(share, c) : *share;
                 sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
             }
-        store_four(y + column * (unsigned long long)n, row, n, sum);
+        store_four(y + (ring.token + column) * (unsigned long long)n, row, n, sum);
     }
     if constexpr (CLUSTER > 1) cluster_wait();  // stay until the other blocks have read this one's memory
 }

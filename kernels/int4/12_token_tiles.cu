@@ -19,6 +19,7 @@
 #include "common/ptx/tma.cuh"
 #include "common/ptx/warpgroup.cuh"
 #include "common/ptx/wgmma/wide.cuh"
+#include "common/store_four.cuh"
 
 constexpr int UNITS = 2 * TALL, ROWS = 64 * UNITS, SUMS = TOKENS / 2, THREADS = 384;
 constexpr int WEIGHTS = UNITS * INT4_BLOCK, X_PIECES = 16 * TOKENS;  // of a slot, in units of 16 bytes

@@ -21,6 +21,7 @@
 #include "common/ptx/kept.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
+#include "common/store_four.cuh"
 
 constexpr int ROWS = 16 * TILES * ROW_WARPS, PARTS = TOKENS / 8, THREADS = 32 * ROW_WARPS * K_WARPS;
 constexpr int WARPS = ROW_WARPS * K_WARPS, CODES = WARPS * TILES * 64;  // codes of a stage in units of 16 bytes

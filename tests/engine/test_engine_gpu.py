@@ -183,6 +183,8 @@ def test_every_way_to_take_in_a_prompt_agrees_and_says_that_it_ran(model, format
     assert (ran["product int4_g128"] > 0) == short
     assert (ran["product cublas"] > 0) == (not ran["product mmq"] and not short)
     assert (ran["product fused"] > 0) == (format == "q8_0" and paths.mmq and paths.fused and hopper)
+    gated = hopper and not ran["product mmq"] and paths.gates_in_product(format, LENGTH)
+    assert (ran["product gated"] > 0) == gated
     assert (ran["dequantised q8_0"] > 0) == (format == "q8_0" and not paths.mmq)
     assert (ran["dequantised int4_g128 own"] > 0) == (format == "int4_g128" and not short and paths.rows)
     assert (ran["dequantised int4_g128"] > 0) == (format == "int4_g128" and not short and not paths.rows)
@@ -361,7 +363,7 @@ def test_a_prompts_product_is_right_with_every_tile(n, k, batch, gate):
     import torch
     from rooflab import ops
     from rooflab.numerics.quant import Planes
-    from rooflab.ops import decoder_ops
+    from rooflab.ops import prompt_products
 
     if ops.this_arch() != "90":
         pytest.skip("needs a Hopper")
@@ -379,10 +381,13 @@ def test_a_prompts_product_is_right_with_every_tile(n, k, batch, gate):
     if gate:
         expected, plain = gated(expected), gated(plain)
     error = float((plain.half().double() - expected).abs().max())
-    for tokens in decoder_ops._TOKENS:
-        out = torch.full(expected.shape, float("nan"), dtype=torch.float16, device="cuda")
-        decoder_ops.prompt_product(x, Planes(scales, quants), gate=gate, out=out, TOKENS=tokens)
-        assert float((out.double() - expected).abs().max()) <= 2 * error
+    halves = exact.half()
+    of_halves = x.double() @ halves.double().t()
+    for w, right in ((Planes(scales, quants), expected), (halves, gated(of_halves) if gate else of_halves)):
+        for tokens in prompt_products.TOKENS[prompt_products.rung_for(w).name]:
+            out = torch.full(expected.shape, float("nan"), dtype=torch.float16, device="cuda")
+            prompt_products.prompt_product(x, w, gate=gate, out=out, TOKENS=tokens)
+            assert float((out.double() - right).abs().max()) <= 2 * error
 
 
 @pytest.mark.parametrize("format", ["q8_0", "int4_g128"])

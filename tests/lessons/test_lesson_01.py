@@ -97,7 +97,7 @@ def test_a_transfer_is_told_from_a_kernel(h200):
     assert pageable["q1_us"] > pinned["q3_us"] > 10 * kernel["q3_us"]
     assert pinned["gb_s"] < 1.02 * pinned["bytes"] / pinned["predicted_us"] / 1e3
     published = lab.open("replay", "rtx-4090-published").store.read("gemv").set_index("impl")["median_us"]
-    assert 0.5 < pageable["median_us"] / published["strided"] < 2
+    assert 0.5 < pageable["median_us"] / published["strided"] < 3  # hosts differ
 
 
 def test_a_large_copy_falls_as_a_graph_node_and_not_as_an_eager_call(h200):

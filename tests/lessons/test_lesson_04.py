@@ -292,16 +292,11 @@ def test_instructions_and_not_memory_hold_the_source_s_kernel(h200, counted):
     assert spent["1_warp_row"] > 2 > spent["2_vector"] > spent["3_magic"] > 1 > spent["7_mma"]
 
 
-# Sixteen warps of four tiles have 128 registers a thread; this build keeps 48 bytes more in memory.
-SPILLING = ("8_folded_offset", "resident=1 tiles=4 tokens=1 warps=16")
-
-
 def test_every_timed_rung_is_gated_and_no_peer_is_missing(h200):
     rows = h200.measure("int4", h200.cases("int4"))
     own = rows[rows["kind"] == "own"]
     assert (own["error"] <= own["error_budget"]).all()
-    spilling = own[own["spill_bytes"] != 0]
-    assert set(zip(spilling["impl"], spilling["options"], strict=True)) <= {SPILLING}
+    assert (own["spill_bytes"] == 0).all()
     assert (rows["q1_us"] <= rows["median_us"]).all() and (rows["median_us"] <= rows["q3_us"]).all()
     assert {study.TINYGEMM, "humming", "gemlite"} <= set(rows["impl"])
 

@@ -34,7 +34,7 @@ def emulated(rung):
     source = rung.path.read_text()
     for word, ours in WORDS.items():
         source = re.sub(rf"\b{word}", ours, source)
-    if rung.name in op.STANDING:
+    if rung.name in op.BOXED:
         source = re.sub(r"&([qkv])\b", r"\1", source)
     source = source.replace(") CLUSTER_DIMS\n", ")\n").replace(
         "Element shared[];", "Element shared[];\n    emulate(shared);"
@@ -54,7 +54,7 @@ def run(how, name, q, k, v, start=0, causal=True, window=None, **options):
     three: list[np.ndarray] = [q, k, v]
     grid: tuple[int, ...] | int = op.grid_of(launch, n, heads)
     more = []
-    if name in op.STANDING:
+    if name in op.BOXED:
         boxes = ((q, n, launch.queries), *((each, context, macros.get("KEYS", 64)) for each in (k, v)))
         three = [
             np.frombuffer(np.array([rows, x[0].size, box, 64], np.int64).tobytes() + x.tobytes(), np.int64)
@@ -63,6 +63,7 @@ def run(how, name, q, k, v, start=0, causal=True, window=None, **options):
         if name in op.PAIRED:
             box = np.array([*q.shape, launch.queries, macros["PACK"], 64], np.int64)
             three[0] = np.frombuffer(box.tobytes() + q.tobytes(), np.int64)
+    if name in op.STANDING:
         standing = op.standing_of(launch, macros, n, context, heads, kv_heads, 3)
         grid, more = standing.blocks, [ctypes.c_int(standing.together)]
     sizes = (n, context, start, heads, kv_heads, int(causal), window or 2**31 - 1)
@@ -117,6 +118,7 @@ def test_keys_that_are_the_values_too_are_copied_once(n, context, heads, how):
         [
             ("9_wgmma", 64, {"KEYS": 64}),
             ("10_paired_warpgroups", 512, {}),
+            *((name, 64, {"KEYS": 64}) for name in ("18_tma_copies", "19_persistent", "20_lazy_rescale")),
             ("11_tma", 64, {"KEYS": 64}),
             ("12_warp_specialised", 512, {}),
             ("12_warp_specialised", 512, {"SHARED_KV": 1}),

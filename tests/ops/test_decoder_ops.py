@@ -7,8 +7,6 @@ from rooflab import ops
 from rooflab.errors import LaunchError
 from rooflab.numerics import rotary
 from rooflab.ops import decoder_ops, int4
-from rooflab.runtime import nvrtc
-from shares import thinned
 
 needs.compiler()
 
@@ -74,25 +72,6 @@ def test_tokens_are_drawn_as_softmax_says():
     for seed, row in enumerate(rows):
         decoder_ops.sample(same, row, position, inverse_temperature=0.1, seed=seed, softcap=1.0)
     assert any(row[2, 0] != row[2, 1] for row in rows)  # sequences draw by themselves
-
-
-@pytest.mark.share(3)
-@pytest.mark.parametrize(
-    ("tokens", "gate"), thinned([(tokens, gate) for gate in (False, True) for tokens in decoder_ops._TOKENS])
-)
-def test_prompt_products_touch_no_sum_before_it_is_there(tokens, gate):
-    """Machine code as it came out: nothing is rounded between the last product and the wait for it, sums stay
-    in registers, and what a multiprocessor has suffices.
-    """
-    rung, (stages, shared) = decoder_ops.LADDERS["prompt_product"][0], decoder_ops.stages_of(tokens, gate)
-    cubin = rung.cubin("90", {"TOKENS": tokens, "STAGES": stages, "GATE": int(gate)})
-    assert cubin.resources[rung.entry].spill_bytes == 0 and 2 < stages <= 6 and shared + 1024 <= 227 * 1024
-    code = nvrtc.sass(cubin, rung.entry)
-    last = max(i for i, line in enumerate(code) if "HGMMA" in line)
-    wait = min(i for i, line in enumerate(code) if i > last and "DEPBAR.LE gsb0, 0x0" in line)
-    rounded = [i for i, line in enumerate(code) if "F2F" in line and i > last]
-    assert rounded and min(rounded) > wait
-    assert not any("LDL" in line or "STL" in line for line in code)
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence():

@@ -250,6 +250,17 @@ def test_every_choice_fits_its_device(slug):
             assert rung.cubin(arch, dict(macros)).resources[rung.entry].spill_bytes == 0, (name, macros)
 
 
+def test_a_small_matrix_beyond_64_tokens_takes_tiles_that_all_run_at_a_time():
+    for n, k, batch in ((2048, 2048, 300), (1024, 2944, 258), (1536, 1536, 65), (4096, 4096, 128)):
+        name, macros = int4.choose(n, k, batch, True, "h200")
+        (blocks, tiles) = int4.launch_of(
+            ops.rung_of(int4.LADDERS["int4"], name, ""), n, k, batch, macros
+        ).grid
+        assert name == "11_tma" and macros["TOKENS"] * tiles >= batch and blocks * tiles <= 132
+    for n, k, batch in ((28672, 8192, 128), (8960, 1536, 96), (4096, 4096, 1024)):
+        assert int4.choose(n, k, batch, True, "h200")[0] == "13_stream_k", "blocks that stay are faster"
+
+
 @pytest.mark.parametrize("rung", int4.TILED, ids=lambda rung: rung.name)
 def test_a_rung_declares_the_shared_memory_of_its_largest_launch(rung):
     macros = rung.with_defaults({})

@@ -93,6 +93,9 @@ def run(how, n, k, batch, change=lambda source: source, rung=BULK, **options):
         (190, 1152, 13, {"UNITS": 3, "ROW_GROUPS": 2, "STAGES": 2, "TOKENS": 16}),
         (190, 1280, 33, {"UNITS": 3, "ROW_GROUPS": 2, "STAGES": 2, "TOKENS": 48}),
         (450, 896, 20, {"UNITS": 7, "ROW_GROUPS": 4, "K_GROUPS": 1, "STAGES": 3, "TOKENS": 32}),
+        (130, 384, 70, {"UNITS": 1, "STAGES": 2, "TOKENS": 32}),  # three tiles of tokens
+        (70, 512, 17, {"UNITS": 1, "STAGES": 2, "TOKENS": 8}),
+        (70, 512, 100, {"UNITS": 1, "STAGES": 3, "TOKENS": 72}),
     ],
 )
 def test_rung_11_is_right(n, k, batch, options):

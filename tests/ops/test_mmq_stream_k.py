@@ -32,6 +32,11 @@ WORDS = {
     "&x,": "x,",
     "&quants,": "quants,",
     "unsigned char ring[];": "unsigned char ring[];\n    emulate(ring);",
+    # a cluster of one block
+    "__cluster_dims__(CLUSTER, 1, 1) ": "",
+    "cluster_rank()": "0",
+    "cluster_wait();": "wgm_wait_turn(4, 256);",
+    "cluster_load(share, c)": "*share",
 }
 COPIES = """
 // A box of bytes whose rows are 64 long, swizzled by pairs of rows; done at once.
@@ -121,6 +126,7 @@ GROUPS = ops.rung_of(mmq.LADDERS["mmq"], "10_k_groups", "")
         (130, 384, 70, {"TOKENS": 64, "STAGES": 3}),  # an odd ring, a third of three steps a warpgroup
         (64, 128, 9, {"TOKENS": 64, "STAGES": 4}),  # one step each
         (100, 640, 85, {"TOKENS": 80, "STAGES": 4}),  # the second warpgroup of a tile ends no token
+        (100, 384, 85, {"TOKENS": 64, "STAGES": 5, "CLUSTER": 2}),  # its way out, with a cluster of one block
     ],
 )
 def test_warpgroups_that_divide_k_are_right(n, k, batch, options):
@@ -135,8 +141,12 @@ def test_warpgroups_that_divide_k_are_right(n, k, batch, options):
         y,
         *map(ctypes.c_int, (n, k, batch)),
     ]
-    grid, threads, shared = mmq.launch_shape(GROUPS, n, batch, macros)
-    simt.run(emulated(GROUPS), grid, threads, given, macros, entry=GROUPS.entry, shared=shared)
+    grid, threads, shared = mmq.launch_shape(GROUPS, n, batch, {**macros, "CLUSTER": 1})
+    source = emulated(GROUPS)
+    if macros["CLUSTER"] > 1:  # blocks of the CPU run one after another
+        assert "if constexpr (CLUSTER > 1)" in source
+        source, macros["CLUSTER"] = source.replace("if constexpr (CLUSTER > 1)", "if constexpr (true)"), 1
+    simt.run(source, grid, threads, given, macros, entry=GROUPS.entry, shared=shared)
     allowed = max(2 * float(np.abs(rounded - expected).max()), 2.0**-10 * float(np.abs(expected).max()))
     assert np.abs(y - expected).max() <= allowed
 

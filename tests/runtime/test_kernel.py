@@ -7,7 +7,7 @@ import pytest
 from fake_array import FakeArray
 from rooflab import ops, studies
 from rooflab.errors import LaunchError, MissingTool, UsageError
-from rooflab.ops import decoder_ops, faults, probes, stream
+from rooflab.ops import faults, probes, prompt_products, stream
 from rooflab.paths import KERNELS
 from rooflab.runtime import nvrtc
 from rooflab.studies import static
@@ -62,7 +62,7 @@ def test_every_rung_compiles_unspilled_within_its_shared_memory(arch, reports):
 
 def test_every_operator_has_a_rung_for_turing_and_one_for_every_later_chip():
     for name, own in LADDERS.items():
-        ladder = [*own, *LADDERS.get(decoder_ops.ELSEWHERE.get(name, ""), ())]
+        ladder = [*own, *LADDERS.get(prompt_products.ELSEWHERE.get(name, ""), ())]
         assert any("75" in rung.archs for rung in ladder)
         assert any(set(ops.PORTABLE[1:]) <= set(rung.archs) for rung in ladder)
 

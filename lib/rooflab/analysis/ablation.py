@@ -52,7 +52,7 @@ PROMPT_WAYS = {
     "4_rows": "norm, rotation and gating in a kernel each",
     "5_embed": "all embeddings in one launch",
     "6_graph": "one CUDA graph",
-    "7_fused": "our products by persistent blocks, gating in them",
+    "7_fused": "gates applied by the product; of Q8_0 ours, by persistent blocks",
     "gemma": "the other decoder",
 }
 

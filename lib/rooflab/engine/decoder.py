@@ -35,7 +35,8 @@ class Paths:
     products, not torch's operators. attention: a rung, or "" for the fastest, or "torch". mmq: a prompt's
     products with Q8_0 weights, and on a Hopper a short prompt's with INT4, by the course's kernels, without
     making FP16 weights of them first. embed: all of a prompt's embeddings in one launch, not one each. fused:
-    on a Hopper those products by blocks that stay, and gates applied on the way.
+    on a Hopper products with Q8_0 weights by blocks that stay, and gates applied on the way, of FP16 weights
+    too where a prompt is long.
     """
 
     decode: str = ""
@@ -46,10 +47,21 @@ class Paths:
     embed: bool = True
     fused: bool = True
 
+    def gates_in_product(self, format: str, n: int) -> bool:
+        """Whether a Hopper's product of n tokens applies the gates itself: with Q8_0 weights as they are, and
+        in a long prompt with FP16 weights, or halves made of others.
+        """
+        if self.mmq and (format == "q8_0" or format == "int4_g128" and n <= SHORT):
+            return self.fused and format == "q8_0"
+        return self.fused and n >= GATED
+
 
 # Tokens of a prompt up to which INT4 weights are multiplied as they are: making halves of Qwen2.5-1.5B's
 # takes an H200 about as long as that many tokens gain by cuBLAS.
 SHORT = 768
+# Tokens of a prompt from which gates are applied by the product with FP16 weights: of fewer, its tiles are
+# too few for a GPU's multiprocessors, and cuBLAS with a kernel for the gates is faster.
+GATED = 768
 
 # The prefill ladder: each takes one step more.
 PROMPTS = {
@@ -312,6 +324,8 @@ class Engine(Decoder):
             return self.products.few(name, layer, x)
         if self.weights.format == "q8_0" and self.paths.mmq:
             return self.products.prompt(name, layer, x, self.paths.fused)
+        if name == "gate_up" and hopper and self.paths.gates_in_product(self.weights.format, len(x)):
+            return self.products.gated(layer, x, self.paths.rows)
         return self.products.cublas(name, layer, x, self.paths.rows)
 
 

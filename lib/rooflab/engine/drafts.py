@@ -38,6 +38,10 @@ class Drafts:
         self.chosen = zeros((2, size), "int32")
         self.logits = zeros((size, shape.vocab), "float16")
         self.held, self._arrived = zeros((2,), "int32"), zeros((1,), "int32")
+        # What the host writes and reads. The step copies it, so that a check is one replay of its graph; from
+        # memory of any other kind a copy would wait for the driver's own staging.
+        self._asked, self._told = (self.given, self.held) if engine.on_cpu else map(_pinned, (4 + size, 2))
+        self._numbers = np.asarray(self._asked)
         self._choice = batch_choice.choice_for(size, self.chain.sms, zeros)
         self._replay: Any = None
 
@@ -46,22 +50,22 @@ class Drafts:
         device's position by as many; leaves the host's `position` unchanged.
         """
         engine = self.engine
-        given = np.array([engine.position, engine.position + 1, 0, 1, *tokens], np.int32)
-        if engine.on_cpu:
-            self.given[...] = given
-        else:
+        self._numbers[...] = engine.position, engine.position + 1, 0, 1, *tokens
+        if engine.graph and self._replay is None:
+            self._replay = captured(self.step, engine._written())
+        self._replay() if engine.graph else self.step()
+        if not engine.on_cpu:
             import torch
 
-            self.given.copy_(torch.from_numpy(given))
-        if engine.graph and self._replay is None:
-            self._replay = captured(self.step, [*engine._written(), self.given])
-        self._replay() if engine.graph else self.step()
-        held, due = self.held.tolist()
+            torch.cuda.current_stream(engine.device).synchronize()
+        held, due = self._told.tolist()
         return held, due
 
     def step(self) -> None:
-        """Launch a check of what is `given`, on the current stream."""
+        """Launch a check of what the host asked for, on the current stream, and what brings it the answer."""
         chain, state, given = self.chain, self.engine.state, self.given
+        if not self.engine.on_cpu:
+            given.copy_(self._asked, non_blocking=True)
         drafts, softcap = given[4:], chain.shape.softcap
         decoder_ops.embedding(chain.weights.embedding, drafts, out=chain.residual)
         chain.layers(state.cache_k, state.cache_v, given[:1], given[1:2], self.logits)
@@ -76,3 +80,12 @@ class Drafts:
             arrived=self._arrived,
             softcap=softcap,
         )
+        if not self.engine.on_cpu:
+            self._told.copy_(self.held, non_blocking=True)
+
+
+def _pinned(count: int) -> Any:
+    """`count` int32 of the host's memory, at an address that copies of a graph can keep."""
+    import torch
+
+    return torch.zeros(count, dtype=torch.int32, pin_memory=True)

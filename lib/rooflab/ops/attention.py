@@ -28,8 +28,9 @@ from rooflab.ops.attention_operands import (
     softmax_scale,
     workspace_for,
 )
-from rooflab.ops.attention_tiles import HEADS as HEADS
+from rooflab.ops.attention_tiles import BETWEEN as BETWEEN
 from rooflab.ops.attention_tiles import (
+    BOXED,
     HOPPER,
     PAIRED,
     STANDING,
@@ -53,6 +54,7 @@ from rooflab.ops.attention_tiles import (
     standing_of,
     tile_of,
 )
+from rooflab.ops.attention_tiles import HEADS as HEADS
 from rooflab.ops.attention_tiles import LAWFUL as LAWFUL
 from rooflab.ops.attention_tiles import Launch as Launch
 from rooflab.ops.attention_tiles import decode_rungs as decode_rungs
@@ -80,7 +82,8 @@ def launch_rule(rung: Rung) -> str:
         tiles = {"14_pack_gqa": (pairs_pack_of, pairs_of), **dict.fromkeys(LAWFUL, ())}
         packs = tiles.get(rung.name, (boxes_of,))
         return source_of_callable(launch_of, standing_of, kept_together, pack_of, *packs, boxes, attention)
-    return source_of_callable(launch_of, grid_of, kept_together, attention)
+    boxed = (boxes,) if rung.name in BOXED else ()
+    return source_of_callable(launch_of, grid_of, kept_together, *boxed, attention)
 
 
 @with_target()
@@ -167,15 +170,16 @@ def attention(
     latest = ctypes.c_int((1 << 31) - 1 if window is None else window)
     function = loaded(chosen, tuple(sorted(macros.items())))
     arguments = [q, k, v, out, *sizes, latest, softmax_scale(scale, head_dim)]
+    pack = macros.get("PACK", 1)
+    if chosen.name in BOXED:
+        pairs = pack if chosen.name in PAIRED else 0
+        arguments[:3] = boxes(q, k, v, context, launch.queries, macros.get("KEYS", 64), pairs)
     if chosen.name in STANDING:
-        pack = macros["PACK"]
         if heads // kv_heads % pack:
             raise LaunchError(f"PACK = {pack} does not divide {heads // kv_heads} heads a key-value head.")
         standing = standing_of(launch, macros, n, context, heads, kv_heads, sms)
         if standing.works >= 1 << 30:
             raise LaunchError(f"{n} queries of {heads} heads are more tiles than 32 bits count.")
-        pairs = pack if chosen.name in PAIRED else 0
-        arguments[:3] = boxes(q, k, v, context, launch.queries, macros.get("KEYS", 64), pairs)
         arguments.append(ctypes.c_int(standing.together))
         grid = (standing.blocks, 1, 1)
     function.launch(grid, launch.threads, arguments, shared=launch.shared)

@@ -35,6 +35,9 @@ class Launch(NamedTuple):
 HOPPER = {
     "9_wgmma": (64, 128, 256),
     "10_paired_warpgroups": (512,),
+    "18_tma_copies": (64, 128, 256),
+    "19_persistent": (64, 128, 256),
+    "20_lazy_rescale": (64, 128, 256),
     "11_tma": (64, 80, 96, 112, 128, 256),
     "12_warp_specialised": (512,),
     "14_pack_gqa": (64, 80, 96, 112, 128, 192, 256),
@@ -43,11 +46,15 @@ HOPPER = {
     "17_short_chain": (64, 80, 96, 112, 128, 192, 256),
 }
 
-# Those whose blocks stand, one an SM, and read their operands through maps of boxes.
+# Those whose blocks stand, one an SM.
 STANDING = (
-    *("11_tma", "12_warp_specialised", "14_pack_gqa"),
+    *("19_persistent", "20_lazy_rescale", "11_tma", "12_warp_specialised", "14_pack_gqa"),
     *("15_warp_vote", "16_wide_stores", "17_short_chain"),
 )
+# Those that take rung 11's step apart: timed where a ladder shows each rung, and not in sweeps.
+BETWEEN = ("18_tma_copies", "19_persistent", "20_lazy_rescale")
+# Those that read their operands through maps of boxes.
+BOXED = ("18_tma_copies", *STANDING)
 # Of these, those whose rows are pairs of query and head, which come as boxes of three dimensions.
 PAIRED = ("14_pack_gqa", "15_warp_vote", "16_wide_stores", "17_short_chain")
 # Of these, those whose tile a law of its time chooses.
@@ -65,14 +72,15 @@ def launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
         return Launch(1, macros["THREADS"])
     if level <= 3:
         return Launch(macros["QUERIES"], 32 * macros["QUERIES"])
-    if level == 9:
+    if level in (9, 18):
         return Launch(128, 384, (128 + 2 * macros["STAGES"] * macros["KEYS"]) * 2 * head)
     if level == 10:
         return Launch(64, 384, (64 + 2 * macros["KEYS"]) * 2 * head)
     if rung.name in STANDING and level != 12:
-        rows, groups = 64 * macros["GROUPS"], macros["GROUPS"]
+        groups = macros.get("GROUPS", 2)
+        rows = 64 * groups
         shared = (rows + 2 * macros["STAGES"] * macros["KEYS"]) * 128 * math.ceil(head / 64)
-        return Launch(rows // macros["PACK"], 128 * (groups + 1), shared)
+        return Launch(rows // macros.get("PACK", 1), 128 * (groups + 1), shared)
     if level == 12:
         return Launch(64 // macros["PACK"], 384, 3 * 65536 + 3 * 8192)
     row = 2 * (head if level == 4 else head + 8)
@@ -270,7 +278,7 @@ def standing_of(
     launch: Launch, macros: Mapping[str, int], n: int, context: int, heads: int, kv_heads: int, sms: int
 ) -> Standing:
     """The launch rule of rungs whose blocks stay."""
-    cluster, pack = macros.get("CLUSTER", 1), macros["PACK"]
+    cluster, pack = macros.get("CLUSTER", 1), macros.get("PACK", 1)
     kept = kept_together(context, kv_heads, macros["HEAD_DIM"])
     works = math.ceil(n / (launch.queries * cluster)) * (heads // pack)
     return Standing(min(works, sms // cluster) * cluster, works, kept * (heads // kv_heads // pack))
@@ -286,9 +294,8 @@ def static_shared(rung: Rung, macros: Mapping[str, int]) -> int:
     if rung.name == "13_mbarrier_ring":  # barriers, and scores that cross
         return 128 + (macros["SLICES"] - 1) * macros["WARPS"] * macros["TALL"] * macros["KEYS"] * 64
     if rung.name != "8_head_dim_slices" and rung.name not in STANDING:
-        return {"9_wgmma": 1024, "10_paired_warpgroups": 26624}.get(
-            rung.name, 0
-        )  # barriers, and what aligns the tiles
+        barriers = {"9_wgmma": 1024, "10_paired_warpgroups": 26624, "18_tma_copies": 1024}
+        return barriers.get(rung.name, 0)  # and what aligns the tiles
     if rung.name in STANDING:
         return 2048 if rung.name == "12_warp_specialised" else 1024
     scores = 4 * (macros["SLICES"] - 1) * macros["KEYS"] // 8 * 32 * 8
@@ -316,7 +323,7 @@ def tile_of(
     if rung.name == "8_head_dim_slices":
         slices = 2 if head_dim <= 256 else 4
         choices = [{"SLICES": slices, "GROUPS": g, "KEYS": k} for g, k in ((2, 32), (1, 32), (1, 16))]
-    elif rung.name == "9_wgmma":
+    elif rung.name in ("9_wgmma", "18_tma_copies", "19_persistent", "20_lazy_rescale"):
         choices = [{"KEYS": 128 if head_dim <= 128 else 64, "STAGES": 2}]
     elif rung.name == "10_paired_warpgroups":
         choices = [{"KEYS": 64}]

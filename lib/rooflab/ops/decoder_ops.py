@@ -22,10 +22,8 @@ from rooflab.numerics.quant import Planes
 from rooflab.numerics.rotary import rotations
 from rooflab.ops import Rung, arrays, check_array, decoder, int4, loaded, rung_of, with_target
 from rooflab.ops import sizes_of as _sizes
-from rooflab.ops import sms as _sms
 from rooflab.ops.int4 import Tiles
 from rooflab.records.fingerprint import source_of_callable
-from rooflab.runtime import nvrtc
 
 PLACE = 8  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
@@ -76,32 +74,13 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             defines={},
         ),
     ),
-    "prompt_product": (
-        Rung(
-            "prompt_product",
-            "1_fp16_wgmma",
-            "prompt_product_fp16_wgmma",
-            "blocks stay, results leave in whole rows",
-            defines={"TOKENS": 192, "STAGES": 5, "GATE": 0},
-            archs=("90a",),
-            dynamic_shared=224256,
-        ),
-    ),
 }
-
-# Operators that are Hopper's alone, and whose rungs do their work elsewhere (gates then by silu_mul).
-ELSEWHERE = {"prompt_product": "mmq"}
-
-_TOKENS = (64, 96, 128, 160, 176, 192, 232, 256)  # that a tile of prompt_product may have
-_ROOM = 231424  # bytes of dynamic shared memory beside its barriers
 
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
     if rung.operator == "rmsnorm":
         return source_of_callable(rmsnorm, held_of)
-    if rung.operator == "prompt_product":
-        return source_of_callable(prompt_product, tile_of, stages_of)
     return source_of_callable(globals()[rung.operator])
 
 
@@ -290,56 +269,6 @@ def dequantise_tiles(weights: Tiles, *, out: Any) -> Any:
     check_array("out", out, "float16", n * k, 16)
     _, function = _only("dequantise_tiles")
     function.launch((k // 128, n // 64), 256, [weights.blocks, out, ctypes.c_int(k)])
-    return out
-
-
-def tile_of(n: int, batch: int, sms: int) -> int:
-    """The launch rule: tokens of a tile, so that the rounds of `sms` blocks take least, a turn costing as
-    much as 170 tokens more.
-    """
-
-    def cost(tokens: int) -> int:
-        return math.ceil(math.ceil(n / 128) * math.ceil(batch / tokens) / sms) * (tokens + 170)
-
-    return min(_TOKENS, key=cost)
-
-
-def stages_of(tokens: int, gate: bool) -> tuple[int, int]:
-    """The launch rule: tiles in the ring, up to 6, and bytes of dynamic shared memory."""
-    slot, results = math.ceil((128 * tokens + 68 * 128) / 1024) * 1024, 2 * tokens * (80 if gate else 144)
-    stages = min(6, (_ROOM - results) // slot)
-    return stages, stages * slot + results
-
-
-@with_target()
-def prompt_product(x: Any, w: Planes, *, gate: bool = False, out: Any = None, **options: int) -> Any:
-    """out [batch, n] FP16 = x [batch, k] FP16 times w [n, k] transposed, w Planes of Q8_0; with gate, of rows
-    in the order of pair_gates, [batch, n / 2]: SiLU of the gates times the ups. For sm_90.
-    """
-    batch, k = _sizes("x", x, 2)
-    n = _sizes("w", w.quants, 2)[0]
-    if k % 128 or n % 16 or n * k >= 1 << 35 or batch >= 1 << 24:
-        raise LaunchError(
-            "prompt_product takes up to 2^24 tokens, rows by 16, k by 128 and up to 2^35 weights, not "
-            f"{batch} and [{n}, {k}]."
-        )
-    check_array("x", x, "float16", batch * k, 16)
-    check_array("the quants of w", w.quants, "int8", n * k, 16)
-    check_array("the scales of w", w.scales, "float16", n * k // 32, 16)
-    sms = _sms()
-    tokens = options.get("TOKENS", tile_of(n, batch, sms))
-    stages, shared = stages_of(tokens, gate)
-    _, function = _only("prompt_product", TOKENS=tokens, STAGES=stages, GATE=int(gate))
-    width = n // 2 if gate else n
-    out = x.new_empty((batch, width)) if out is None else out
-    check_array("out", out, "float16", batch * width, 16)
-    maps = [
-        nvrtc.tensor_map(nvrtc.pointer(w.quants), n, k, "int8", (128, 64), 64),
-        nvrtc.tensor_map(nvrtc.pointer(x), batch, k, "float16", (tokens, 64), 128),
-    ]
-    tiles = math.ceil(n / 128) * math.ceil(batch / tokens)
-    sizes = [ctypes.c_int(v) for v in (n, k, batch)]
-    function.launch(min(tiles, sms), 384, [maps[0], w.scales, maps[1], out, *sizes], shared=shared)
     return out
 
 

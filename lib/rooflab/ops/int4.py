@@ -265,9 +265,11 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
     if "UNITS" in options:
         rows, split = TILE * options["UNITS"], options["K_GROUPS"]
         place = options["UNITS"] * 4 * BLOCK_WORDS + 256 * options["TOKENS"]
-        shared = max(split * options["STAGES"] * place, split * batch * (rows + 4) * 4)
-        blocks = math.ceil(n / rows) * options["CLUSTER"]
-        return Launch((blocks, 1), 128 * options["ROW_GROUPS"] * split, shared)
+        shared = max(
+            split * options["STAGES"] * place, split * min(batch, options["TOKENS"]) * (rows + 4) * 4
+        )
+        grid = math.ceil(n / rows) * options["CLUSTER"], math.ceil(batch / options["TOKENS"])
+        return Launch(grid, 128 * options["ROW_GROUPS"] * split, shared)
     if "ROW_GROUPS" in options:
         rows, split = TILE * options["TALL"] * options["ROW_GROUPS"], options["K_GROUPS"]
         stage = split * (rows // TILE * 4 * BLOCK_WORDS + 256 * options["TOKENS"])
@@ -397,6 +399,7 @@ def dequantise(weights: Rows, *, out: Any = None, **options: int) -> Any:
 TILED = LADDERS["int4"][6:]  # rungs that take weights in tile order
 ANY_BATCH = (
     "9_shared_x",
+    "11_tma",
     "12_token_tiles",
     "13_stream_k",
 )  # of these, those whose grid goes over tiles of TOKENS tokens

@@ -7,7 +7,9 @@ shapes on an H200. For a shape left out of the fit the choice takes 4 % more tha
 rung 11 on average, 18 % at worst. Rung 11 takes the tiles for which a
 law of its own predicts the least (`law_of`); its constants (int4_law.csv) were fitted to 3,566 launches of 18
 shapes on an H200, and on a shape left out of the fit the choice costs 1 to 3 % more than the fastest tile on
-average.
+average. Beyond 64 tokens rung 11 competes with rung 13 by a third law (int4_many_law.csv), where a tile of
+tokens each gives every multiprocessor a block at most: fitted to 261 launches of 16 shapes on an H200, off by
+2 % on average and 12 % at worst; for each shape left out of the fit it chose the fastest tile measured.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
 TABLE = Path(__file__).with_name("int4.csv")  # what was fastest, by device, shape and batch
 LAW = Path(__file__).with_name("int4_law.csv")
 FEW_LAW = Path(__file__).with_name("int4_few_law.csv")
+MANY_LAW = Path(__file__).with_name("int4_many_law.csv")
 
 
 def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> tuple[str, dict[str, int]]:
@@ -35,7 +38,7 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
 
     Of a shape that the table holds, the smallest batch that is large enough counts. Another shape takes, on
     Hopper, few_for up to 8 tokens and rung 11 by law_of up to 64, and elsewhere the table's nearest shape.
-    Beyond 64 it is rung 12 or 13, by many_for. A device of whose generation the table holds none takes the
+    Beyond 64 it is rung 11 or 13, by many_for. A device of whose generation the table holds none takes the
     portable rungs: 8 up to 8 tokens, then 9.
     """
     if not tiled:
@@ -64,9 +67,6 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
 
 
 LAW_TOKENS = (8, 16, 32, 64)  # that the law's tiles are built for; from 5 tokens on
-# Blocks of rung 11 that an H200 runs at a time, one to a multiprocessor, by blocks a cluster: clusters lie in
-# groups of 16 or 18 multiprocessors, which three and four do not divide.
-_CLUSTERS = {1: 132, 2: 130, 3: 114, 4: 116}
 
 
 class Law(NamedTuple):
@@ -88,8 +88,8 @@ class Law(NamedTuple):
         start, clustered, wide, turn, turn_2, step, step_2, read = self.us
         blocks = math.ceil(n / (TILE * self.units)) * cluster
         steps = math.ceil(math.ceil(k // GROUP / cluster) / self.k_groups)
-        turns, left = divmod(blocks, _CLUSTERS[cluster] * resident)
-        alone = int(0 < left <= _CLUSTERS[cluster])  # the last turn has one block a multiprocessor
+        turns, left = divmod(blocks, stream_k.CLUSTERS[cluster] * resident)
+        alone = int(0 < left <= stream_k.CLUSTERS[cluster])  # the last turn has one block a multiprocessor
         full = turns + int(left > 0) - alone
         if resident == 1:
             alone, full = alone + full, 0
@@ -123,7 +123,7 @@ def _law_of(n: int, k: int, batch: int) -> tuple[float, dict[str, int]]:
         if law.tokens == tokens
         for resident in (1, 2)
         if law.stages[resident - 1]
-        for cluster in _CLUSTERS
+        for cluster in stream_k.CLUSTERS
         if cluster * law.k_groups <= max(k // GROUP, law.k_groups)
     ]
     time, law, cluster, resident = min(ways, key=lambda way: way[0])
@@ -212,7 +212,79 @@ def many_for(n: int, k: int, batch: int) -> tuple[str, dict[str, int]]:
     """Rung and macros beyond 64 tokens. Rung 12 was never the faster one on 24 shapes drawn to compare them
     (an H200).
     """
+    time, macros = _many_of(n, k, batch)
+    if time < stream_k.predicted_us("int4/13_stream_k", n, k, batch):
+        return "11_tma", dict(macros)
     return "13_stream_k", stream_k.options_for("int4/13_stream_k", n, k, batch)
+
+
+_NARROW = (32, 48, 64)  # tokens of a tile, up to 64, that products are built for; beyond, every multiple of 8
+_MOST_TOKENS = 128  # of a tile
+_LEAST_STAGES = 3  # with two, launches take up to 20 % longer than the law says
+
+
+class Many(NamedTuple):
+    """A kind of tile of rung 11 beyond 64 tokens, as Law has it, and microseconds on an H200: a launch, more
+    for a token of the tile, for a cluster, for one of three or four; a step along k, more of it for a token
+    of the tile; a million weights.
+    """
+
+    units: int
+    row_groups: int
+    k_groups: int
+    us: tuple[float, ...]
+
+    def stages(self, tokens: int) -> int:
+        """Slots of the ring that fit."""
+        return min(8, _SHARED // (self.k_groups * (self.units * 4 * BLOCK_WORDS + 256 * tokens)))
+
+    def predicted(self, n: int, k: int, tokens: int, cluster: int) -> float:
+        """Microseconds of a product with weights [n, k] whose blocks all run at a time."""
+        start, token, clustered, wide, step, step_token, read = self.us
+        steps = math.ceil(math.ceil(k // GROUP / cluster) / self.k_groups)
+        fixed = (
+            start + token * tokens + clustered * (cluster > 1) + wide * (cluster > 2) + read * n * k * 1e-6
+        )
+        return fixed + steps * (step + step_token * tokens)
+
+
+@functools.cache
+def _many() -> tuple[Many, ...]:
+    with MANY_LAW.open(newline="") as file:
+        rows = [list(row.values()) for row in csv.DictReader(file)]
+    return tuple(Many(int(row[0]), int(row[1]), int(row[2]), tuple(map(float, row[3:]))) for row in rows)
+
+
+@functools.lru_cache(maxsize=4096)
+def _many_of(n: int, k: int, batch: int) -> tuple[float, tuple[tuple[str, int], ...]]:
+    """Microseconds that rung 11 should take beyond 64 tokens, and its macros; infinite where no tile gives
+    every multiprocessor one block at most.
+    """
+    ways: list[tuple[float, Many, int, int, int]] = []
+    for tiles in range(math.ceil(batch / _MOST_TOKENS), math.ceil(batch / _NARROW[0]) + 1):
+        tokens = 8 * math.ceil(batch / tiles / 8)
+        tokens = next((built for built in _NARROW if built >= tokens), tokens)
+        ways += [
+            (law.predicted(n, k, tokens, cluster), law, tokens, cluster, stages)
+            for law in _many()
+            if (stages := law.stages(tokens)) >= _LEAST_STAGES
+            for cluster, at_once in stream_k.CLUSTERS.items()
+            if math.ceil(n / (TILE * law.units)) * math.ceil(batch / tokens) * cluster <= at_once
+            and cluster * law.k_groups <= k // GROUP
+        ]
+    if not ways:
+        return math.inf, ()
+    time, law, tokens, cluster, stages = min(ways, key=lambda way: way[0])
+    macros = {
+        "UNITS": law.units,
+        "ROW_GROUPS": law.row_groups,
+        "K_GROUPS": law.k_groups,
+        "CLUSTER": cluster,
+        "STAGES": stages,
+        "RESIDENT": 1,
+        "TOKENS": tokens,
+    }
+    return time, tuple(macros.items())
 
 
 def tiles_for(n: int, k: int, batch: int) -> dict[str, int]:

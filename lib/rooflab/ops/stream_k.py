@@ -20,6 +20,9 @@ from rooflab.runtime import launch_cache, nvrtc
 
 STEP = 128  # of k
 AT_ONCE = 132  # blocks that run at a time, one to a multiprocessor of an H200
+# The same by blocks a cluster: clusters lie in groups of 16 or 18 multiprocessors, which three and four do
+# not divide.
+CLUSTERS = {1: AT_ONCE, 2: 130, 3: 114, 4: 116}
 LAW = Path(__file__).with_name("stream_k_law.csv")
 _SHARED = 226 * 1024  # of a block, besides barriers
 _MOST_STAGES = 6

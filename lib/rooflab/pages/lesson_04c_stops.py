@@ -125,10 +125,28 @@ def more_tokens(
         "after tile, and divides along k the tiles that would leave SMs idle at the end (*stream-K*). These "
         "come *first*, so that the sums that one block leaves to another are there early."
     )
+    display.say(_small_matrices(here))
     display.say(_takes_beyond(here, rungs[12].name, roofs))
     diagram.tiles_in_turns().show()
     why = _sums_in_registers(here, drawn, batches, rungs)
     display.fold_parts("Why a block of rung 11 takes no more tokens", [why])
+
+
+def _small_matrices(here: Lab) -> str:
+    """Where rung 11 multiplies more tokens than one of its blocks holds."""
+    wanted = [case for n, k in study.SHAPES for case in study.many(n, k, device=here.sized)]
+    tiled = [case for case in wanted if case.impl == "11_tma" and case in here.cases("int4")]
+    text = (
+        "**On small matrices rung 11 goes on**: where the tiles are few enough for all their blocks to run "
+    )
+    text += "at a time, each block takes a tile of tokens, and the blocks of a cluster divide k. "
+    if tiled:
+        by_matrix: dict[tuple[Any, Any], list[int | None]] = {}
+        for case in tiled:
+            by_matrix.setdefault((case.n, case.k), []).append(case.batch)
+        each = [f"{n:,} × {k:,} weights at {listed(at)} tokens" for (n, k), at in by_matrix.items()]
+        text += f"Timed here: {listed(each)}. "
+    return text + "The dispatcher compares two laws of time to choose between it and rung 13."
 
 
 def _takes_beyond(here: Lab, name: str, roofs: tuple[float, float | None]) -> str:
@@ -161,7 +179,7 @@ def _sums_in_registers(here: Lab, drawn: Any, batches: list[int], rungs: Any) ->
             text += "same x for half as many weights"
     text += ". "
     found = re.search(r"setmaxnreg_more<(\d+)>", rungs[11].path.read_text())
-    text += "Rungs 12 and 13 cut y into tiles instead. Two warpgroups of a block "
+    text += "So beyond that y is cut into tiles. In rungs 12 and 13 two warpgroups of a block "
     text += "multiply, a third only copies"
     if found:
         text += f" and hands most of its registers over, so that a thread that multiplies has {found[1]}"

@@ -29,7 +29,7 @@ _CHANGES = {  # what a rung changes, as the ladder's table says it
     "7_fp16_wgmma": "weights scaled first, FP16 products",
     "8_stream_k": "tiles left over divided along k",
     "9_tile_order": "weights in the tensor cores' order",
-    "10_k_groups": "half a tile; warpgroups divide k",
+    "10_k_groups": "half a tile; warpgroups and blocks divide k",
 }
 
 

@@ -6,9 +6,10 @@ import pandas as pd
 
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
+from rooflab.ops import attention as op
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
-from rooflab.view import diagram, display
+from rooflab.view import diagram, display, page
 from rooflab.view.diagram import staying, two_warps
 from rooflab.words import counted, listed
 
@@ -18,7 +19,7 @@ _SECTIONS = (
     (("8_head_dim_slices",), "slices of columns", 0),
     (("13_mbarrier_ring",), "a ring of tiles", 0),
     (("9_wgmma",), "wgmma, producer", 2),
-    (("11_tma",), "TMA, persistent", 2),
+    ((*op.BETWEEN, "11_tma"), "TMA, persistent", 2),
     (("10_paired_warpgroups",), "warpgroups share", 1),
     (("12_warp_specialised",), "a role for each", 1),
     (("14_pack_gqa", "15_warp_vote", "16_wide_stores", "17_short_chain"), "four small steps", 2),
@@ -103,6 +104,27 @@ def worth(every: Rows, gpu: str, width: int, first: str | None, second: str) -> 
     """Say what a rung reaches, at the first chart's shape where it does that, beside an earlier rung."""
     said = _rate_said(every, width, first, second) or "not recorded with the heads of the first chart"
     display.say(f"*Rung {second.partition('_')[0]} on the {gpu}*, {said}.")
+    apart = ("9_wgmma", *op.BETWEEN, "11_tma")
+    rows = _at_chart(every, apart, width)
+    if (first, second) == (apart[0], apart[-1]) and len(rows):
+        display.say(_one_by_one(rows, apart))
+        for name in op.BETWEEN:
+            page.linked(f"attention/{name}")
+
+
+# What each rung between 9 and 11 changes, and what is left for 11.
+_CHANGES = ("TMA copies", "persistent blocks", "conditional rescaling", "packed heads and other tiles")
+
+
+def _one_by_one(rows: Rows, apart: tuple[str, ...]) -> str:
+    """What each of rung 11's changes is worth where they are made one after the other."""
+    times = [
+        f"{change} {rows.loc[after, 'tflop_s'] / rows.loc[before, 'tflop_s']:.2f}"
+        for change, before, after in zip(_CHANGES, apart, apart[1:], strict=False)
+    ]
+    row, numbers = rows.iloc[0], listed([name.partition("_")[0] for name in apart[1:-1]])
+    text = f"One change after the other, in rungs {numbers}, {row['head_dim']} wide, {row['seq']:,} tokens, "
+    return text + f"each times the speed before: {', '.join(times)}."
 
 
 # The rungs that the page holds against an earlier one, in its order.

@@ -148,9 +148,10 @@ def best(head_dim: int) -> list[str]:
 
 
 def hopper(head_dim: int, format: str = "fp16") -> list[str]:
-    """Hopper's rungs for the width, those that take the format."""
+    """Hopper's rungs for the width that sweeps look at, those that take the format."""
     rungs = (rung for rung in op.LADDERS["attention"] if head_dim in op.HOPPER.get(rung.name, ()))
-    return [rung.name for rung in rungs if format == "fp16" or "BF16" in rung.defines]
+    able = (rung.name for rung in rungs if format == "fp16" or "BF16" in rung.defines)
+    return [name for name in able if name not in op.BETWEEN]
 
 
 def sweep(seq: int, head_dim: int, window: int | None = None, **more: Any) -> list[Case]:

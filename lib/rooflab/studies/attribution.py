@@ -30,7 +30,7 @@ from rooflab.studies.base import Context, Count, Described, Profile, Sized, Stud
 MODEL = "qwen2.5-1.5b"
 COMPILED = "transformers.compile"
 CONTEXTS = (128, 1024, 4096, 8192)
-UNCOMPILED = (4096, 8192)  # torch.compile takes half a minute a context
+UNCOMPILED = (128, 4096, 8192)  # torch.compile takes half a minute a context
 PROMPTS = (128, 512, 1848, 8192)
 LENGTHS = (64, 16384, 32768)  # prompts of which a few layers are traced: shares are a layer's
 FEW = 2  # layers of those

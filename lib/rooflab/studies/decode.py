@@ -44,7 +44,7 @@ CONTEXTS = (1024, 8192)
 BATCHES = (8, 32)
 TOGETHER = ("batch", "batch_dependent")  # ways of a batch: by kernels in a row, by dependent launches
 NEWER = (TOGETHER[-1], "drafts", CHAIN)  # what an older recording may lack
-DRAFTS = (2, 4, 8)  # tokens that a check takes
+DRAFTS = (2, 4, 8)  # tokens that a check takes, the least of the small model alone
 FEW = 32  # steps where a few do: of ways that no floor or aim is about
 PHASES = ("queries, keys, values", "attention", "its output", "gate and up", "down", "head")
 SHORT = 4  # under a profiler
@@ -140,7 +140,7 @@ def checks_of_drafts() -> list[Case]:
     return [
         _case("drafts", format, FORMATS[format], model, PROMPT, STEPS, drafts, "verify")
         for model, format in wanted
-        for drafts in DRAFTS
+        for drafts in DRAFTS[model == LARGE :]
     ]
 
 

@@ -56,8 +56,7 @@ def _ways(format: str, device: Sized | None) -> list[str]:
     """Ways of decoding, and of taking in a prompt, by names of their own: in FP16 all of them, in others what
     differs there.
     """
-    mmq = ("2_mmq", "7_fused")
-    prompts = [f"prompt.{name}" for name in engine.PROMPTS if name not in mmq or format == "q8_0"]
+    prompts = [f"prompt.{name}" for name in engine.PROMPTS if name != "2_mmq" or format == "q8_0"]
     if format == "fp16":
         return [*decode.PLAIN, decode.CHAIN, *decode.rungs(device), *prompts, "pieces"]
     return ["products", decode.CHAIN, *decode.rungs(device), *prompts[:: len(prompts) - 1], "pieces"]

@@ -39,7 +39,7 @@ FEW = (
 )
 TOKENS = (1, 2, 3, 4, 5, 6, 7, 8, *FEW, 384, 512, 768, 1024, 1536, 1848, 2048)
 # (n, k, tokens) whose tiles of 64 rows fill the GPU less than once: what SMALL_RUNG is for.
-SMALL = ((1024, 1024, 512), (2048, 2048, 256), (2560, 2560, 150), (1536, 4096, 320))
+SMALL = ((1024, 1024, 512), (2048, 2048, 96), (2048, 2048, 256), (2560, 2560, 150), (1536, 4096, 320))
 SMALL_RUNG = "10_k_groups"
 JUDGED = ((256, 256, 8), (1024, 512, 12), (33, 256, 5), (128, 2560, 64))  # (n, k, tokens), the source's tests
 BASELINE = "dequantise+torch.matmul"

@@ -60,7 +60,6 @@ def leading(effort: str = "full", device: Sized | None = None) -> list[Case]:
         *_fastest_decode(context),
         *(_prompts(prefill.TRACED) if effort == "full" else []),
         *(_tokens("fp16", decode.LARGE, device) if effort == "full" else []),
-        *(c for c in decode.large(device) if c.impl == decode.GRAPH and effort == "full"),
     ]
 
 
@@ -74,9 +73,9 @@ def more(device: Sized | None = None) -> list[Case]:
         *_attention(128, middle, device=device),
         *attention.leading(_attention(128, last, device=device, causal=False)),
         *(case for width, window in attention.WINDOWED for case in _attention(width, last, window, device)),
-        *_prompts(prefill.PROMPTS[-1]),
         *(case for format in ("q8_0", "int4_g128") for case in _tokens(format, decode.LARGE, device)),
         *(case for format in decode.FORMATS for case in _tokens(format, decode.MODEL, device)),
+        *(case for case in decode.large(device) if case.impl == decode.GRAPH),
     ]
 
 
@@ -94,11 +93,13 @@ def _mmq(tokens: int) -> list[Case]:
 def _attention(
     width: int, seq: int, window: int | None = None, device: Sized | None = None, **more: Any
 ) -> list[Case]:
-    """The fastest portable rung, Hopper's, and every library's kernel."""
-    own = [*attention.best(width)[-1:], *attention.hopper(width)]
+    """The last two rungs that the device can run, of which one has always been the fastest, and every
+    library's kernel.
+    """
     slow = ("torch.sdpa_efficient",) if width <= 256 else ()
     found = attention.able(device, attention.sweep(seq, width, window, **more))
-    return [c for c in found if (c.impl in own if c.kind == "own" else c.impl not in slow)]
+    own = [case for case in found if case.kind == "own"]
+    return [*own[-2:], *(case for case in found if case.kind != "own" and case.impl not in slow)]
 
 
 def _fastest_decode(context: int) -> list[Case]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rooflab import dispatch, engine
+from rooflab import dispatch, engine, ops
 from rooflab.hardware import perf_model, roofline
 from rooflab.hardware.device import Device
 from rooflab.numerics import model_shapes
@@ -204,7 +204,7 @@ def prompt_us(known: Known, model: str, format: str, n: int, paths: engine.Paths
     was recorded at, what stands between them as in lesson 02's trace or at the roof. Without a graph the
     host has to call everything, and the slower of the two sets the time.
     """
-    gpu = _prompt_gpu_us(known, model, format, n, paths.mmq, paths.rows, flash)
+    gpu = _prompt_gpu_us(known, model, format, n, paths, flash)
     if paths.graph:
         return gpu
     ours, torch = prompt_calls(model, format, n, paths)
@@ -220,10 +220,10 @@ def prompt_calls(model: str, format: str, n: int, paths: engine.Paths) -> tuple[
     return ours, layers * ((4 if not own else 0) + (0 if paths.rows else _IN_TORCH))
 
 
-def _prompt_gpu_us(known: Known, model: str, format: str, n: int, mmq: bool, rows: bool, flash: str) -> float:
+def _prompt_gpu_us(known: Known, model: str, format: str, n: int, paths: engine.Paths, flash: str) -> float:
     spec, sizes = engine.spec(model), model_shapes.get(model)
     shape, machine = spec.shape, known.machine
-    name = _MANY[format] if mmq or format != "q8_0" else "two_op"
+    name = _MANY[format] if paths.mmq or format != "q8_0" else "two_op"
     how = perf_model.strategy(format, name)
     total = sum(
         shape.layers * perf_model.us(how, rows_, k, n, machine, known.fit)
@@ -236,9 +236,11 @@ def _prompt_gpu_us(known: Known, model: str, format: str, n: int, mmq: bool, row
     rates = known.attention.get(flash) or {0: machine.peaks["fp16_tensor"]}
     nearest = min(rates, key=lambda seq: abs(seq - n))
     total += work / rates[nearest] / 1e6
-    if rows or not known.prompts:
-        moved = 2 * 16 * shape.hidden + 4 * shape.projected + 6 * shape.mlp  # two norms, rotating, gating
-        return total + shape.layers * (n * moved / machine.gb_s / 1e3 + 4 * known.node_us)
+    if paths.rows or not known.prompts:
+        # Two norms and rotating, and gating where no product does it.
+        gated = ops.known_arch() == "90" and paths.gates_in_product(format, n)
+        moved = 2 * 16 * shape.hidden + 4 * shape.projected + (0 if gated else 6 * shape.mlp)
+        return total + shape.layers * (n * moved / machine.gb_s / 1e3 + (3 if gated else 4) * known.node_us)
     nearest = min(known.prompts, key=lambda seq: abs(seq - n))
     parts = known.prompts[nearest]
     return total + (parts.get("norm", 0.0) + parts.get("rest", 0.0)) * n / nearest

@@ -27,7 +27,7 @@ from rooflab.engine.products import Products
 from rooflab.hardware import roofline
 from rooflab.hardware.device import Device
 from rooflab.numerics import model_shapes
-from rooflab.ops import Rung, attention, decoder, decoder_ops, mmq
+from rooflab.ops import Rung, attention, decoder, decoder_ops, mmq, prompt_products
 from rooflab.profile import parts
 from rooflab.profile.trace import Trace
 from rooflab.records.case import Case, options
@@ -71,8 +71,8 @@ def _timed(impl: str, format: str, model: str, seq: int) -> Case:
 
 
 def ways(format: str) -> list[str]:
-    """Names of the engine's ways with weights of a format: MMQ, plain or fused, is for Q8_0 alone."""
-    return [name for name in engine.PROMPTS if name not in ("2_mmq", "7_fused") or format == "q8_0"]
+    """Names of the engine's ways with weights of a format: MMQ is for Q8_0 alone."""
+    return [name for name in engine.PROMPTS if name != "2_mmq" or format == "q8_0"]
 
 
 def skipped(model: model_shapes.Model, n: int) -> int:
@@ -220,17 +220,18 @@ class Prefill(Study):
             how = "7_fp16_wgmma" if hopper else mmq.dispatch(n, shape.hidden, seq, False)[1]
             used.insert(0, (mmq, ops.rung_of(mmq.LADDERS["mmq"], how, how)))
             if hopper and paths.fused:
-                used[0] = (decoder_ops, decoder_ops.LADDERS["prompt_product"][0])
+                used[0] = (prompt_products, prompt_products.Q8_0)
+        elif hopper and paths.gates_in_product(case.format, seq):
+            used.insert(0, (prompt_products, prompt_products.FP16))
         for module, rung in used[1:]:
             rule += module.launch_rule(rung) + ops.nvrtc.whole_source(rung.path)
         module, rung = used[0]
         macros: Mapping[str, int] = rung.defines
         if module is mmq:
             macros = rung.with_defaults(mmq.options_for(rung, n, seq))
-        elif module is decoder_ops:
-            tokens = decoder_ops.tile_of(n, seq, 132)  # SMs of every Hopper that the course has seen
-            stages = decoder_ops.stages_of(tokens, True)[0]
-            macros = rung.with_defaults({"TOKENS": tokens, "STAGES": stages, "GATE": 1})
+        elif module is prompt_products:
+            sms = 132  # of every Hopper that the course has seen
+            macros = prompt_products.macros_for(rung, n, seq, sms, True)
         return rung, macros, rule + module.launch_rule(rung)
 
     def identity(self, case: Case, arch: str | None) -> str:
@@ -267,7 +268,8 @@ def prompt_builds(model: str, format: str, head: str, arch: str) -> list[tuple[R
     """What every prompt of ours launches beside its products."""
     shape = engine.spec(model).shape
     first = decoder.LADDERS["decode_step"][0]
-    between_rungs = [rung for ladder in decoder_ops.LADDERS.values() for rung in ladder]
+    ladders = (*decoder_ops.LADDERS.values(), *prompt_products.LADDERS.values())
+    between_rungs = [rung for ladder in ladders for rung in ladder]
     return [
         (first, decoder.macros_for(first, shape, format, head, arch, {})),
         *((rung, rung.defines) for rung in between_rungs if rung.arch_for(arch) in rung.archs),
@@ -361,10 +363,15 @@ def _gemma(case: Case) -> gate.Work:
 
 
 def traced(prompts: Sequence[int] = PROMPTS) -> list[Case]:
-    """Of each prompt transformers, the last way in FP16, the first and the last in Q8_0."""
+    """Of each prompt transformers, the last way in FP16, in Q8_0 the last and, where timed, the first."""
     ours = {"fp16": ways("fp16")[-1:], "q8_0": [ways("q8_0")[0], ways("q8_0")[-1]]}
     names = [(hf.VARIANTS[0], "fp16"), *((name, format) for format in ours for name in ours[format])]
-    return [_case(name, format, decode.MODEL, seq) for seq in prompts for name, format in names]
+    return [
+        _case(name, format, decode.MODEL, seq)
+        for seq in prompts
+        for name, format in names
+        if name in PEERS or seq <= EVERY_WAY or engine.PROMPTS[name].embed
+    ]
 
 
 def share_case() -> Case:

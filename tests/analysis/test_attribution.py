@@ -29,7 +29,7 @@ def test_cases_cover_ways_contexts_and_prompts():
     cases = STUDY.cases()
     decode = {(c.impl, c.seq) for c in cases if c.operator == "decode"}
     every = {(impl, seq) for impl in hf.VARIANTS for seq in (128, 1024, 4096, 8192)}
-    assert every - decode == {("transformers.compile", seq) for seq in (4096, 8192)} and decode < every
+    assert every - decode == {("transformers.compile", seq) for seq in (128, 4096, 8192)} and decode < every
     whole = [c.seq for c in cases if c.operator == "prefill" and not c.options]
     assert whole == [128, 512, 1848, 8192]
     assert [c.seq for c in cases if c.options == "layers=2"] == [64, 16384, 32768]

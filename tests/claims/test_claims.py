@@ -333,9 +333,9 @@ def test_every_missed_floor_is_on_the_page_with_its_budget():
         if one.says.startswith("Drawn shapes on"):
             continue  # a share of shapes, no time
         assert 0 < one.save < 1 and f"{one.save:.1%}" in page
-    assert (missed["above"].dropna() > missed["save"][missed["above"].notna()]).all(), (
-        "no floor is past its roof"
-    )
+    past = missed[missed["above"] < missed["save"]]
+    assert page.count("the goal is past the roof of this recording") >= len(past)
+    assert all("sustained" in says for says in past["says"]), "power lowers a roof; no other floor is past it"
 
 
 def test_the_verdicts_on_the_committed_recording_are_those_that_were_written_down():

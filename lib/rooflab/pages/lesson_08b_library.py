@@ -32,14 +32,16 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     answer = (
         f"On the {gpu} our engine reads a prompt of {prompt:,} tokens at {first.tok_s:,.0f} tokens a second "
     )
-    answer += f"with {ablation.FORMATS[first.format]} weights, {_products(first)} and our other kernels "
-    answer += f"({first.median_us / 1e3:.1f} ms{', after a rest' if first.state == 'burst' else ''}), "
+    answer += f"with {ablation.FORMATS[first.format]} weights, {_products(first, lab)}, and our other "
+    answer += (
+        f"kernels ({first.median_us / 1e3:.1f} ms{', after a rest' if first.state == 'burst' else ''}), "
+    )
     rival = theirs[theirs.format == first.format]
     if len(rival):
         ratio = times(first.tok_s / rival.iloc[-1].tok_s)
         answer += f"{ratio} times the rate of transformers at its best (`{rival.iloc[-1].impl}`), "
     answer += f"{first.roof_fraction:.0%} of the tensor cores' roof."
-    answer += _packed(fastest, first)
+    answer += _packed(fastest, first, lab)
     able = (
         "say why a prompt is compute-bound and its answer memory-bound",
         "find the fixed cost that hides what other steps gain",
@@ -57,20 +59,23 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     return answer, able, bars(shown, names, gpu, f"A prompt of {prompt:,} tokens", roof, y="tok_s")
 
 
-def _products(row: Any) -> str:
+def _products(row: Any, lab: Lab) -> str:
     """Whose kernels multiply in a way of the engine, where the library's do or ours."""
-    ways = list(engine.PROMPTS)
-    ours = row.format == "q8_0" and ways.index(row.impl) >= ways.index("2_mmq")
-    return "our own products" if ours else "cuBLAS's products"
+    paths, hopper = engine.PROMPTS[row.impl], lab.spec is not None and lab.spec.sm == "90"
+    if row.format == "q8_0" and paths.mmq:
+        return "our own products"
+    ours = hopper and paths.gates_in_product(row.format, int(row.seq))  # of gate and up
+    return "cuBLAS's and our own products" if ours else "cuBLAS's products"
 
 
-def _packed(fastest: Rows, first: Any) -> str:
+def _packed(fastest: Rows, first: Any, lab: Lab) -> str:
     """What formats of fewer bytes bring, as a sentence: nothing, where arithmetic is the limit."""
     others = fastest[fastest.format != first.format]
     if others.empty:
         return ""
     rates = "; ".join(
-        f"{ablation.FORMATS[row.format]} {row.tok_s:,.0f}, {_products(row)}" for row in others.itertuples()
+        f"{ablation.FORMATS[row.format]} {row.tok_s:,.0f}, {_products(row, lab)}"
+        for row in others.itertuples()
     )
     if (others.tok_s < first.tok_s).all():
         return f" Fewer bytes a weight bring nothing here ({rates}): arithmetic is the limit."

@@ -389,6 +389,8 @@ def own_goals_counted(own: Rows, gpu: str) -> Rows:
         caption += (
             "what share it would save at its roof (–: the goal is about no time, or its row has no roof)"
         )
+        if past := int((least["above"] < least["save"]).sum()):
+            caption += f"; {counted(past, 'goal')} would need more than the roof of this recording gives"
         display.table(shown, heads, None, caption, folded=True)
     _by_lesson(own)
     return missed
@@ -399,7 +401,10 @@ def goal_list(own: Rows, missed: Rows) -> Board:
     notes = own["kind"].str.capitalize() + ": asked " + own["asked"] + "; reached " + own["reached"] + "."
     saved = own["save"].map(lambda share: f" It must save {share:.1%} of its time", na_action="ignore")
     above = own["above"].map(lambda share: f"; at its roof it would save {share:.0%}", na_action="ignore")
-    budgets = saved + above.astype(object).fillna("") + "."
+    past = (own["above"] < own["save"]).map(
+        {True: ": the goal is past the roof of this recording", False: ""}
+    )
+    budgets = saved + above.astype(object).fillna("") + past + "."
     return Board(
         "goals",
         own.assign(note=notes + budgets.fillna("")),

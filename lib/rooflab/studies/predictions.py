@@ -95,7 +95,7 @@ def _with_tokens(found: Known, store: Store) -> Known:
     """With what lesson 02 traced of the course's model, and lesson 06 of attention."""
     rows = store.read("attribution")
     path = store.folder / "profiles" / "attribution_nsys.csv"
-    waits = rows[(rows["operator"] == "decode") & (rows["seq"] == attribution.CONTEXTS[0])]
+    waits = rows[rows["operator"] == "decode"].sort_values("seq").drop_duplicates("impl")  # shortest contexts
     values = dict(vars(found), waits=dict(zip(waits["impl"], waits["median_us"], strict=True)))
     whole = rows[rows["operator"] == "prefill"]
     values["prompt_waits"] = dict(zip(whole["seq"].astype(int), whole["median_us"], strict=True))

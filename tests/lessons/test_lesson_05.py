@@ -14,7 +14,7 @@ from rooflab.hardware import device
 from rooflab.numerics import gguf, quant, reference
 from rooflab.ops import mmq as mmq_ops
 from rooflab.ops import q8_0 as q8_ops
-from rooflab.pages import lesson_05d_slots
+from rooflab.pages import lesson_05d_slots, lesson_05e_ridges
 from rooflab.paths import ROOT
 from rooflab.records.validate import MIN_SAMPLES
 from rooflab.studies import mmq, q8_0
@@ -397,3 +397,18 @@ def test_rung_8_divides_what_is_left_over_before_whole_tiles():
             (piece.tile >= 4 for piece in taken), reverse=True
         )
     assert "It does them first" in said("05d_mmq")
+
+
+def test_a_lead_that_ends_at_the_ridge_is_no_missed_prediction(h200, monkeypatch):
+    """The tokens measured lie apart: one a few percent beyond the ridge counts as at it."""
+    told, shape = [], mmq.SHAPES[0]
+    monkeypatch.setattr(lesson_05e_ridges.display, "say", told.append)
+    made = [
+        (*shape, tokens, way, 20.0 if way == lesson_05e_ridges.WAYS[4] and tokens <= 160 else 10.0)
+        for tokens in (1, 32, 96, 160, 192, 512)
+        for way in lesson_05e_ridges.WAYS
+    ]
+    fastest = pd.DataFrame(made, columns=["n", "k", "batch", "way", "median_us"])
+    for upper, missed in ((157.0, False), (130.0, True)):
+        lesson_05e_ridges.against_prediction(h200, fastest, shape, (upper / 2, upper))
+        assert ("missed beyond" in told.pop()) is missed

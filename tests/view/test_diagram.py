@@ -614,7 +614,9 @@ def test_every_rung_comes_after_those_it_builds_on():
         before = {int(each.partition("_")[0]) for each in names[:place]}
         assert set(sum(found[name], ())) <= before, name
     assert built_on.parents_of("9_wgmma", "// Branch  rung 3 and rung 4.\n#include") == (3, 4)
-    assert "12, a role for each, 512 wide, on 10 and 11" in lesson_06b_rungs.rungs_of_the_page().says
+    said = lesson_06b_rungs.rungs_of_the_page().says
+    assert "12, a role for each, 512 wide, on 10 and 11" in said
+    assert "rungs 18 to 20, 11, TMA" in said and "rungs 14 to 17, four" in said
     boxes = [diagram.Node((name,), "", 0, (512,)) for name in ("9_wgmma", "8_head_dim_slices")]
     assert "Built: ." in diagram.rung_tree(boxes).says
     with pytest.raises(UsageError, match="drawn before a rung that it builds on"):

@@ -83,6 +83,9 @@ def against_prediction(here: Lab, fastest: Rows, shape: Shape, ridges_of: tuple[
     display.say(text.strip())
 
 
+_AT_RIDGE = 0.05  # a ridge is a ratio of two measured rates, and the tokens measured lie apart
+
+
 def _lead_gone(gain: pd.Series, level: pd.Index, upper: float) -> str:
     """Whether Q8_0's lead is gone by FP16's ridge, `upper`, of the numbers of tokens at which it does not
     lead.
@@ -94,7 +97,7 @@ def _lead_gone(gain: pd.Series, level: pd.Index, upper: float) -> str:
     rest = gain[gain.index >= first]
     span = " to ".join(sorted({f"{rest.min():.2f}", f"{rest.max():.2f}"}))
     after = f"From {first:,} on Q8_0 runs at {span} times resident FP16's speed. "
-    late = before[before > upper]
+    late = before[before > (1 + _AT_RIDGE) * upper]
     if len(late):
         return f"**The prediction is missed beyond**: {should}, and it lasts up to {late.max():,}. {after}"
     ahead = int((rest > crossover.LEVEL).sum())

@@ -65,6 +65,18 @@ def _widths(widths: tuple[int, ...]) -> str:
     return few if len(widths) <= _MANY else f"{widths[0]} to {widths[-1]}"
 
 
+def _numbered(numbers: Sequence[int]) -> str:
+    """ "rungs 14 to 17", "rungs 18 to 20, 11": those that follow each other by their ends."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    spans = [f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return f"{'rung' if len(numbers) == 1 else 'rungs'} {', '.join(spans)}"
+
+
 def rung_tree(nodes: Sequence[Node]) -> Drawing:
     """The boxes from left to right, each right of all that it builds on; the first builds on none of them."""
     rungs = _rungs()
@@ -92,8 +104,7 @@ def rung_tree(nodes: Sequence[Node]) -> Drawing:
             canvas.line(path, 1.2, dashed=parents[node][parent], end="arrow")
         hopper = all("90a" in rungs[_number(name)].archs for name in node.rungs)
         fill = (AMBER if hopper else SKY) if parents[node] else NONE
-        ends = [str(_number(node.rungs[k])) for k in (0, -1)]
-        name = f"rung {ends[0]}" if len(node.rungs) == 1 else f"rungs {ends[0]} to {ends[1]}"
+        name = _numbered([_number(each) for each in node.rungs])
         canvas.rect(x, y, _BOX, _HIGH, fill)
         lines = ((name, svg.TEXT, True), (node.adds, svg.SMALL, False), (_widths(node.widths), 10.0, False))
         for k, (words, size, bold) in enumerate(lines):

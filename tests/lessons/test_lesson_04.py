@@ -341,6 +341,11 @@ def test_the_lead_shrinks_where_ours_gets_further_from_its_bound():
     assert "32 tokens take FP16 1.00 times as long as 1, and ours 1.50 times as long" in text
     assert "bound allows 1.00 times as long" in text and "from 3.0 to 2.0 times" in text
     assert "FP16 0.50 times as long" in lesson_04c_stops._further_off(times.assign(fp16=[90.0, 45.0]), 32)
+    scattered = lesson_04c_stops._further_off(times.assign(q1=[84.0, 90.0], q3=90.0), 32)
+    assert scattered.startswith(text)
+    assert (
+        "lower quartile, 84.0 µs, the lead is 2.8 times at first, and 32 tokens take FP16 1.07" in scattered
+    )
     assert lesson_04c_stops._further_off(times.assign(ours_over=1.2), 32) == ""
     assert lesson_04c_stops._further_off(times, 64) == lesson_04c_stops._further_off(times[:0], 32) == ""
 

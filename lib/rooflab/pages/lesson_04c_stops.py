@@ -28,14 +28,18 @@ def gains_of(here: Lab, shapes: list[Any], batches: list[int]) -> Rows:
 
 
 def times_of(here: Lab, shapes: list[Any], batches: list[int]) -> Rows:
-    """Times of the dispatcher's choice and of FP16, `ours` and `fp16`, by n, k and number of tokens."""
+    """Times of the dispatcher's choice and of FP16, `ours` and `fp16`, by n, k and number of tokens, and the
+    quartiles of FP16, `q1` and `q3`.
+    """
     cases = [case for n, k in shapes for case in study.many(n, k, device=here.sized)]
     cases += [case for n, k in shapes for case in study.batches(n, k, batches, here.sized)]
     cases = [case for case in cases if case.kind == "own" or case.impl == "torch.matmul"]
     rows = here.held("int4", [case for case in cases if case in here.cases("int4")])
     found = here.measure("int4", rows).drop_duplicates(["n", "k", "batch", "impl"])
     us = found.assign(who=found["kind"].eq("own").map({True: "ours", False: "fp16"}))
-    return us.pivot_table("median_us", ["n", "k", "batch"], "who").reindex(columns=["ours", "fp16"])
+    wide = us.pivot_table("median_us", ["n", "k", "batch"], "who").reindex(columns=["ours", "fp16"])
+    dense = us[us["who"] == "fp16"].set_index(["n", "k", "batch"])
+    return wide.join(dense[["q1_us", "q3_us"]].set_axis(["q1", "q3"], axis=1))
 
 
 def no_gain_beyond(here: Lab, shapes: list[Any]) -> tuple[float, float] | None:
@@ -253,6 +257,18 @@ def _further_off(times: Rows, last: int) -> str:
         f"**On {n:,} × {k:,}, {last} tokens take FP16 {_longer(b['fp16'] / a['fp16'])} as {first}, and ours "
         f"{_longer(grown)}; INT4's bound allows {_longer(grown * a['ours_over'] / b['ours_over'])}.** So the "
         f"lead shrinks from {gains[0]:.1f} to {gains[1]:.1f} times, before the bounds say so. "
+    ) + _by_quartiles(a, b, last)
+
+
+def _by_quartiles(first: Any, then: Any, last: int) -> str:
+    """What the lower quartile of FP16's `first` samples makes of a lead, where they scatter."""
+    low, middle, high = (float(first.get(name, 0)) for name in ("q1", "fp16", "q3"))
+    if not display.scattered({"q1_us": low, "median_us": middle, "q3_us": high}):
+        return ""
+    return (
+        f"FP16's first samples scatter: by their lower quartile, {low:.1f} µs, the lead is "
+        f"{low / first['ours']:.1f} times at first, and {last} tokens take FP16 "
+        f"{_longer(then['fp16'] / low)}. "
     )
 
 

@@ -167,9 +167,9 @@ def _as_shares(ids: Sequence[str], by_roof: Mapping[str, claims.Test], evidence:
     low, high = (f"{share:.0%}" for share in (min(asked), max(asked)))
     span = low if low == high else f"{low} to {high}"
     return (
-        f" Their bars ask {span} of the bandwidth of the card that they were set for. Here the strided kernel "
-        f"has {bad:.0%} of the roof and the best {good:.0%}: as shares of the roof these tests do their work, "
-        "in their own units they are lax on this card."
+        f" Their bars ask {span} of the bandwidth of the card that they were set for. Here the strided "
+        f"kernel has {bad:.0%} of the roof and the best {good:.0%}: as shares of the roof these tests do "
+        "their work, in their own units they are lax on this card."
     )
 
 

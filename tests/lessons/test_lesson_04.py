@@ -607,7 +607,7 @@ def test_where_a_rung_s_gain_comes_from_is_said_by_its_counters():
     assert "did not limit" not in cause(row(100.0, 8.0, 0.6, 12.0), row(100.0, 10.0, 0.6, 8.0))
     assert "do not tell what brings the rest" in cause(row(50.0, 9.0, 0.8, 2.0))
     near = cause(row(50.0, 9.0, 0.8, 2.0, 30.0))
-    assert "at least 30 of its 50 µs, the bytes 26: issue slots are its nearer limit" in near
+    assert "at least 30 of its 50 µs, the bytes 26: issue slots are a nearer limit than DRAM" in near
     assert "memory is now the nearer limit" in cause(row(90.0, 5.0, 0.5, 8.0))
     assert "slower" in cause(row(120.0, 9.0, 0.5, 8.0)) and "likely" not in cause(row(120.0, 9.0, 0.5, 8.0))
     assert cause(row(100.0, 10.0, 0.8, 8.0)) == ""

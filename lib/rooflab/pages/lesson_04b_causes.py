@@ -160,8 +160,8 @@ def _cause(was: Any, now: Any, two: int, rungs: Any) -> str:
     if faster > fewer and now["slots"] > now["bytes_us"]:
         return (
             f" It is {both}, and {used}. Issuing takes at least {now['slots']:.0f} of its "
-            f"{now['median_us']:.0f} µs, the bytes {now['bytes_us']:.0f}: issue slots are its nearer "
-            f"limit.{_two_changes(two, rungs)}"
+            f"{now['median_us']:.0f} µs, the bytes {now['bytes_us']:.0f}: issue slots are a "
+            f"nearer limit than DRAM.{_two_changes(two, rungs)}"
         )
     if faster > fewer:
         return f" It is {both}; the counters do not tell what brings the rest.{_two_changes(two, rungs)}"

@@ -97,8 +97,8 @@ def event_against_graph(times: Rows, handovers: Rows, probes: Rows) -> None:
     display.say(
         "The prediction holds."
         if 0.75 < added.min() / eager <= added.max() / eager < 1.33
-        else f"The prediction is off by a factor of {' to '.join(off)}. The chain of empty kernels measured how often "
-        "the host can call. It did not measure how long one call takes to arrive: `event` reads "
+        else f"The prediction is off by a factor of {' to '.join(off)}. The chain of empty kernels measured "
+        "how often the host can call. It did not measure how long one call takes to arrive: `event` reads "
         f"{lonely:.0f} µs even for an *empty* kernel, called once after a pause."
     )
     left = small.event - lonely - small.graph

@@ -207,13 +207,14 @@ def _lucky(n: int, k: int) -> str:
     """
     text = "**Why half_barrier is right, most likely.** "
     if n % 32:
-        text += (
-            f"Lanes of warp {n // 32} wait at both barriers: since Volta the lanes of a warp may part and "
-        )
-        text += "wait apart, which lesson 00 leaves out. "
-    text += f"The GPU counts who waits, and not at which of the two barriers. So the {_TILE - n} threads at barrier 2 let the {n} at barrier 1 go on, and x_tile "
-    text += "is complete by then: all threads store before either barrier. From here on the "
-    text += f"{_TILE - n} are a tile ahead and could overwrite numbers that the {n} still read. "
+        text += f"Lanes of warp {n // 32} wait at both barriers: since Volta the lanes of a warp may part "
+        text += "and wait apart, which lesson 00 leaves out. "
+    text += "The GPU counts who waits, and not at which of the two barriers. "
+    text += f"So the {_TILE - n} threads at barrier 2 let the {n} at barrier 1 go on, and x_tile is complete "
+    text += (
+        f"by then: all threads store before either barrier. From here on the {_TILE - n} are a tile ahead "
+    )
+    text += f"ahead and could overwrite numbers that the {n} still read. "
     rest = k - _TILE
     if 0 < rest <= n:
         text += f"But of k = {k} only {rest} numbers are left, and threads 0 to {rest - 1} store those: "

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.pages.lesson_04c_bounds import bound_us, by_shape, crossings_of
@@ -110,7 +111,7 @@ def _ends(gains: Rows) -> dict[Any, tuple[int, int | None]]:
     found = {}
     for shape, row in gains.dropna(how="all").iterrows():
         timed = row.dropna()
-        lost = min(timed.index[timed <= 1], default=None)
+        lost = min(timed.index[timed <= crossover.LEVEL], default=None)
         before = timed.index if lost is None else timed.index[timed.index < lost]
         found[shape] = (int(max(before, default=0)), lost)
     return found
@@ -351,7 +352,10 @@ def conclusion(beyond: Rows) -> None:
         return
     at = beyond["batch"].max()
     last = beyond[beyond["batch"] == at]
-    text = f"At {at} tokens FP16 is faster on {(last['gain'] < 1).sum()} of {len(last)} shapes"
+    behind, ahead = last["gain"] < 1 / crossover.LEVEL, last["gain"] > crossover.LEVEL
+    text = f"At {at} tokens FP16 is faster on {behind.sum()} of {len(last)} shapes"
+    if level := int((~behind & ~ahead & last["gain"].notna()).sum()):
+        text += f" and level on {level}"
     for row in _first_behind(beyond).itertuples():
         text += f"; first on {row.shape}, at {row.batch}"
     display.say(f"**{text}.**")
@@ -359,7 +363,7 @@ def conclusion(beyond: Rows) -> None:
 
 def _first_behind(beyond: Rows) -> Rows:
     """The point at which ours falls behind first, or nothing."""
-    return beyond[beyond["gain"] < 1].sort_values(["batch", "gain"], kind="stable").head(1)
+    return beyond[beyond["gain"] < 1 / crossover.LEVEL].sort_values(["batch", "gain"], kind="stable").head(1)
 
 
 def why_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
@@ -388,7 +392,7 @@ def why_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
         }
         forms |= dict.fromkeys(("possible", "fp16_over", "over"), "{:.2f}")
         first = _first_behind(table)
-        most = table[(table["batch"] == at) & (table["gain"] > 1)].sort_values("gain").tail(1)
+        most = table[(table["batch"] == at) & (table["gain"] > crossover.LEVEL)].sort_values("gain").tail(1)
         peak = source.roof["fp16_tensor"].value
         text += "".join(f" {_fallen(row)}" for row in first.itertuples())
         text += "".join(f" {_ahead(row, peak)}" for row in most.itertuples())

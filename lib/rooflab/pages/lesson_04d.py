@@ -325,7 +325,7 @@ def takeaway(one_shape: Rows, gains: dict[str, Any], gpu: str, name: str, kernel
         text += f"On the {gpu} the loop's gain over FP16 for one token is {min(ones):.2f} to "
         text += f"{max(ones):.2f} by clock and cache. "
     one = one_shape.loc[("event, warm", 1)]
-    parts.append(f"{text}It is {one['two_op'] / one['fused']:.1f} times as fast as two-op in PyTorch.")
+    parts.append(f"{text}The loop is {one['two_op'] / one['fused']:.1f} times as fast as two-op in PyTorch.")
     display.say("\n".join(f"- {part}" for part in parts))
 
 

@@ -264,6 +264,7 @@ def every_statement(verdicts: Rows) -> Board:
     note += level.map({True: ", level within 2%", False: ""})
     by_ours = listed["ours"] & ~listed["verdict"].isin(list(_OPEN))
     note += by_ours.map({True: ". Asked of our fastest kernel, not the author's", False: ""})
+    note += (". " + listed["beside"].str.removesuffix(".")).where(listed["beside"] != "", "")
     listed["note"] = note + ". Line " + listed["line"] + "."
     kinds = {s.id: lesson_09_verdicts.kind(s) for s in claims.stated() if s.tests}
     about = listed["group"].isin(scorecard.ABOUT_CODE)

@@ -222,7 +222,7 @@ def _attention(store: Store) -> list[str]:
     rows = rows[~rows["case"].str.contains(" index=")]  # these ask what indexing costs a rung
     rows = rows.assign(start=rows["case"].str.extract(r" start=(\d+)")[0].astype(float))
     made = []
-    shape = ["operator", "seq", "heads", "kv_heads", "head_dim", "window", "causal", "start"]
+    shape = ["operator", "seq", "heads", "kv_heads", "head_dim", "window", "causal", "start", "format"]
     for _, mine in rows.groupby(shape, dropna=False, sort=True):
         own = mine[mine["kind"] == "own"].sort_values("median_us")
         peers = mine[mine["kind"] != "own"].sort_values("median_us")
@@ -235,6 +235,7 @@ def _attention(store: Store) -> list[str]:
                 "tokens": f"{asked['seq']:,}",
                 "heads": f"{asked['heads']}/{asked['kv_heads']}",
                 "width": asked["head_dim"],
+                "format": str(asked["format"]).upper(),
                 "looks at": _seen(asked),
                 "fastest of ours": own.iloc[0]["impl"],
                 "time": _us(own.iloc[0]["median_us"]),

@@ -68,6 +68,8 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     keys += [key for key in fair if key not in keys and key in timed.index]
     keys.sort(key=lambda key: (list(ablation.FORMATS).index(key[1]), list(ablation.WAYS).index(key[0])))
     names = [f"{ablation.FORMATS[f]} {i.replace('transformers.', 'library, ')}" for i, f in keys]
+    steps_at = {(step.impl, step.format): f"{step.number}. " for step in ladder.itertuples()}
+    names = [steps_at.get(key, "") + name for key, name in zip(keys, names, strict=True)]
     roof = ("INT4 memory", lab.roof["dram_read"].value * 1e9 / best.bytes, "tok/s")
     head = ablation.FORMATS[decode.FORMATS[best.format]]
     title = f"The decoder's ladder, one sequence, output head in {head}"
@@ -77,6 +79,7 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
         bar.set_facecolor(plot.FORMAT_COLOURS[format])
     says += own_roofs(fig.axes[0], timed, keys, best, lab.roof["dram_read"].value)
     absent = [r for r in decode.RUNGS if r not in {impl for impl, _ in keys}]
+    says += " Numbers with a point count the ladder's steps."
     return answer, able, (fig, says + (f" Not drawn: {listed(absent)}." if absent else ""))
 
 

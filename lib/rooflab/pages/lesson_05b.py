@@ -13,7 +13,7 @@ from rooflab import lab
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.ops import q8_0
-from rooflab.pages import Opening, Rows
+from rooflab.pages import BY_DATASHEET, Opening, Rows
 from rooflab.records.case import Case
 from rooflab.studies import q8_0 as study
 from rooflab.view import display, explorer, page, plot
@@ -137,7 +137,7 @@ def ladder_times(here: Lab, n: int, k: int) -> Rows:
     names |= {"quartiles": "Quartiles (µs)", "registers": "Registers"}
     times = ("predicted_us", "median_us")
     forms = dict.fromkeys(times, "{:,.1f}") | {"off": "{:.0%}"}
-    display.table(rows, names, forms, "Every rung and peer", folded=True)
+    display.table(rows, names, forms, BY_DATASHEET, folded=True)
     return rows
 
 

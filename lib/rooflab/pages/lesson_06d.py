@@ -13,7 +13,7 @@ from rooflab.hardware import crossover, roofline
 from rooflab.lab import Lab
 from rooflab.ops import SHARED_KIB, attention_tiles
 from rooflab.ops import attention as op
-from rooflab.pages import Opening, Rows, named_facts, spread
+from rooflab.pages import BY_DATASHEET, Opening, Rows, named_facts, spread
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import diagram, display, explorer, page, plot
@@ -112,7 +112,7 @@ def ladder_times(here: Lab, cases: list[Any]) -> Rows:
         "roof_fraction": "Of the read roof",
     }
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}") | {"roof_fraction": "{:.0%}"}
-    display.table(rows, names, forms, "Every rung and peer", folded=True)
+    display.table(rows, names, forms, BY_DATASHEET, folded=True)
     return rows
 
 

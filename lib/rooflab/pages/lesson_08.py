@@ -61,7 +61,7 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     left = beside_bytes(steps, lab.roof["dram_read"].value).loc[best.name]
     if left.each > 0:
         answer += f"Bytes are not the whole of a token's time: **its {left.phases} *phases*, pieces of work "
-        answer += f"that run one after the other, cost {left.each:.1f} µs each beside their bytes"
+        answer += f"that run one after the other, cost {left.each:.2f} µs each beside their bytes"
         answer += f" in {ablation.FORMATS[best.format]}{other_cost(ours, lab)}.**"
     answer = answer.strip()
     fair = [(row["impl"], row["format"]) for row in pair or ()]  # what the answer compares, not on the ladder
@@ -150,7 +150,7 @@ def logit_errors(here: Rows) -> None:
     display.say(
         f"**All {len(timed)} of ours passed**: {_counted_by_format(timed)}"
         + (f". Beside them passed {others}" if others else "")
-        + ". No logit of the rungs, the kernels that this page builds, is further from float64 than "
+        + ". On these texts no logit of the rungs, the kernels built here, is further from float64 than "
         f"{here[here.impl.isin(decode.RUNGS)].error.max():.3f}."
     )
     table = (

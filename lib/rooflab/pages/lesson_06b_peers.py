@@ -23,7 +23,7 @@ def published(here: Lab, peer: Rows) -> str:
 
 
 def peers_words(here: Lab, own: Rows, peer: Rows, others: bool = True) -> str:
-    """How the rung of a row compares with the fastest library of a recording, and, for `others`, with what was published."""
+    """How the rung of a row compares with the fastest library recorded, and with figures of `others`."""
     who = f"the fastest library recorded, {peer['impl']} ({peer['tflop_s']:,.0f} TFLOP/s"
     who += f"{published(here, peer) if others else ''})"
     if not display.level(own, peer):

@@ -47,7 +47,9 @@ def _beside_own(there: Rows, here: Rows, near: Rows, name: str) -> str:
     hits = (there["one_off"].abs() <= _NEAR).groupby(there["by"].eq("memory")).mean()
     if bytes_there <= bytes_here or len(hits) < 2 or hits[True] <= hits[False]:
         return f"{text}; why they are nearer there was not tested."
-    text += f". A likely reason: bytes decide {bytes_there:.0%} of the products there and {bytes_here:.0%} here, "
+    text += (
+        f". A likely reason: bytes decide {bytes_there:.0%} of the products there and {bytes_here:.0%} here, "
+    )
     return f"{text}and of these the plain law has {hits[True]:.0%} there, of the others {hits[False]:.0%}."
 
 

@@ -91,8 +91,9 @@ def ring_built(here: Lab) -> dict[str, int]:
     macros = attention_tiles.decode_tile_of(rung, group, 128, _built_for(here))
     slots = macros["STAGES"]
     display.say(
-        f"As built here, with `STAGES` = {slots}, a warp has {counted(slots, 'slot')}: "
-        f"{counted(slots - 1, 'tile')} on the way while it works on another."
+        f"As built here, `WARPS` = {macros.get('WARPS', rung.defines['WARPS'])} of a block's warps read keys "
+        f"and values; the others help to add parts up. With `STAGES` = {slots} a ring has "
+        f"{counted(slots, 'slot')}: {counted(slots - 1, 'tile')} on the way while its warp works on another."
     )
     return {"BF16": 0, "STAGES": slots}
 

@@ -92,7 +92,11 @@ def _not_wrong(speed: Rows) -> str:
     refuted = speed[speed["verdict"] == claims.REFUTED]
     card, level = int((refuted["reason"] == scorecard.CARD).sum()), int(_level(refuted).sum())
     said = [f"{card} only do not carry over to this card (on their author's they may hold)"] if card else []
-    said += [f"{level} claimed a gain where both are level here, within 2%"] if level else []
+    said += (
+        [f"{level} claimed that one of two is faster, where the two are level here, within 2%"]
+        if level
+        else []
+    )
     return f" Of the {len(refuted)} refuted, {listed(said)}." if said else ""
 
 

@@ -230,7 +230,8 @@ def pays(rows: Rows, gpu: Any) -> None:
     text += (
         " The bounds are right each time."
         if right.all()
-        else f" The bounds are wrong for {listed(said.index[~right])}, the shortest on one GPU."
+        else f" The bounds are wrong for {listed(said.index[~right])}, "
+        "whose tokens take the least time on one GPU."
         if (us[links.ALONE][~right].max() < us[links.ALONE][right].min())
         else f" The bounds are wrong for {listed(said.index[~right])}."
     )

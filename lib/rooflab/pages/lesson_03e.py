@@ -211,10 +211,9 @@ def _lucky(n: int, k: int) -> str:
         text += "and wait apart, which lesson 00 leaves out. "
     text += "The GPU counts who waits, and not at which of the two barriers. "
     text += f"So the {_TILE - n} threads at barrier 2 let the {n} at barrier 1 go on, and x_tile is complete "
-    text += (
-        f"by then: all threads store before either barrier. From here on the {_TILE - n} are a tile ahead "
-    )
-    text += f"ahead and could overwrite numbers that the {n} still read. "
+    text += "by then: all threads store before either barrier. "
+    text += f"From here on the {_TILE - n} are a tile ahead and could overwrite numbers that the {n} still "
+    text += "read. "
     rest = k - _TILE
     if 0 < rest <= n:
         text += f"But of k = {k} only {rest} numbers are left, and threads 0 to {rest - 1} store those: "

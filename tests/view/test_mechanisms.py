@@ -185,12 +185,12 @@ def test_a_cause_is_ruled_out_only_by_what_was_counted(h200, token, step, monkey
     lesson_02b.plan(slow, step, timed, read, 132)
     lesson_02b.blocks(step, slow, 132)
     assert "it is not more bytes than their weights have and not arithmetic." in said[0]
-    assert "They leave too few blocks possible, for `k`, `v`, `gate` and `up`." in said[0]
-    assert "rule no cause out. They leave more bytes than their weights have, arithmetic and" in said[1]
+    assert "They do not rule out too few blocks for `k`, `v`, `gate` and `up`." in said[0]
+    assert "The counters do not rule out more bytes than their weights have, arithmetic and" in said[1]
     assert "the number of blocks alone does not decide" in said[2] and "do not tell whether blocks" in said[3]
     assert "A block of `gate` (38 GB/s) and `up` (37 GB/s) reads about as fast as one of `lm_head`" in said[2]
     assert "blocks are not too few" in said[4]
-    assert "They leave too few blocks possible, for `k` and `v`." in said[5] and "A block of" not in said[6]
+    assert "They do not rule out too few blocks for `k` and `v`." in said[5] and "A block of" not in said[6]
 
 
 def test_every_weight_product_has_a_bar_even_where_it_takes_little_time(step):

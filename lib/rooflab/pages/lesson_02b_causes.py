@@ -25,8 +25,8 @@ def plan(products: Rows, step: Rows, timed: Rows, read: float, sms: int) -> None
     out, left = ([cause for cause, no in causes.items() if no == wanted] for wanted in (True, False))
     text = f"Why do {count} products take {took:.0f} µs instead of {least:.0f}? "
     not_it = listed([f"not {cause}" for cause in out])
-    text += f"By the counters it is {not_it}. " if out else "The counters rule no cause out. "
-    text += f"They do not rule out {listed(left)}" if left else ""
+    text += f"By the counters it is {not_it}. " if out else ""
+    text += f"{'They' if out else 'The counters'} do not rule out {listed(left)}" if left else ""
     if "too few blocks" in left and (some := _open(step, products, sms)):
         text += f" for {listed(f'`{part}`' for part in some)}"
     text += ". " if left else ""

@@ -3,12 +3,15 @@
 // Purpose  a product divided along k leaves a sum a part, which are added up where they are read anyway; and the kernel is
 //          there when the product ends, its weights in L2.
 // Shapes   residual [n][width] float, read and, with SPLITS, written; parts [SPLITS][n][width] float; weights [width] half;
-//          x [n][width] half. width a multiple of 4 and at most 4 THREADS PARTS, all 16-byte aligned.
+//          x [n][width] half; with LEFT left [n][2] float, what a row was multiplied by and the sum of its squares, as
+//          products take it that scale by what their x lacks of its norm. width a multiple of 4 and at most 4 THREADS PARTS, all 16-byte
+//          aligned.
 // Bytes    n width (4 + 2), with SPLITS n width (4 + 4 + 2 + 4 SPLITS).
 // Launch   THREADS threads a block, a block a row. As a dependent of the product.
 // Macros   THREADS = 384: threads a block;
 //          PARTS = 1: vectors of 4 numbers a thread keeps in registers;
-//          SPLITS = 1: parts of the branch, 0 for none.
+//          SPLITS = 1: parts of the branch, 0 for none;
+//          LEFT = 0: 1 to leave roots and squares.
 // Below    rmsnorm/2_in_registers, whose branch is one part, rounded to halves.
 #include <cuda_fp16.h>
 
@@ -23,7 +26,7 @@ __device__ inline float4 widened(uint2 bits) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    batch_rmsnorm_pdl(float* residual, const float* parts, const __half* __restrict__ weights, __half* x, int width,
+    batch_rmsnorm_pdl(float* residual, const float* parts, const __half* __restrict__ weights, __half* x, float* left, int width,
                       float epsilon) {
     __shared__ float by;
     const size_t row = (size_t)blockIdx.x * width, apart = (size_t)gridDim.x * width;
@@ -50,7 +53,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         squares += v[p].x * v[p].x + v[p].y * v[p].y + v[p].z * v[p].z + v[p].w * v[p].w;
     }
     squares = block_sum<THREADS>(squares);
-    if (threadIdx.x == 0) by = rsqrtf(squares / width + epsilon);
+    if (threadIdx.x == 0) {
+        by = rsqrtf(squares / width + epsilon);
+        if (LEFT) left[2 * blockIdx.x] = by, left[2 * blockIdx.x + 1] = squares;
+    }
     __syncthreads();
 #pragma unroll
     for (int p = 0; p < PARTS; ++p) {

@@ -7,7 +7,7 @@ from rooflab import ops
 from rooflab.analysis.drafts import held_of
 from rooflab.errors import LaunchError
 from rooflab.numerics import rotary
-from rooflab.ops import attention, batch_choice, batch_ops, batch_plan, decoder
+from rooflab.ops import attention, batch_choice, batch_ops, batch_plan, decoder, stream_k
 from shares import thinned
 
 needs.compiler()
@@ -54,21 +54,75 @@ def test_a_product_is_right_in_every_format_whole_and_in_parts(format, n, k, bat
 
 
 def test_k_is_divided_where_that_leaves_less_of_x_to_read_and_no_block_without_work():
-    down = [batch_plan.plan_for(1536, 8960, batch, "fp16", True, 132) for batch in (2, 8, 32)]
+    down = [batch_plan.plan_for(1536, 8960, batch, "fp16", batch_plan.DIVIDED, 132) for batch in (2, 8, 32)]
     assert [plan.splits for plan in down] == sorted(plan.splits for plan in down) and down[-1].splits > 1
-    assert batch_plan.plan_for(1536, 8960, 8, "fp16", False, 132).splits == 1
+    assert batch_plan.plan_for(1536, 8960, 8, "fp16", batch_plan.WHOLE, 132).splits == 1
     for n, k in ((2048, 1536), (1536, 8960), (17920, 1536), (151936, 1536)):
         for batch in (1, 8, 9, 24, 32):
-            plan = batch_plan.plan_for(n, k, batch, "fp16", True, 132)
+            plan = batch_plan.plan_for(n, k, batch, "fp16", batch_plan.DIVIDED, 132)
             assert plan.splits * plan.warps * plan.chunks * 64 == k and plan.blocks * plan.splits <= 132
             words = 8 * -(-batch // 8) * plan.chunks
             assert words <= 160 and 32 * plan.warps * (words + 80) <= 65536
             macros, shared = batch_plan.macros_for(plan, n, batch, 0, "90")
             assert macros["STAGES"] >= 1 and shared <= 226 * 1024
     for sizes in ((1536, 8960, 33), (24, 128, 8), (64, 96, 8), (64, 64 * 17 * 23, 8)):
-        assert batch_plan.plan_for(*sizes, "fp16", False, 132) is None
-    assert batch_plan.plan_for(80, 128, 8, "int4_g128", False, 132) is None
-    assert batch_plan.plan_for(64, 192, 8, "int4_g128", False, 132) is None
+        assert batch_plan.plan_for(*sizes, "fp16", batch_plan.WHOLE, 132) is None
+    assert batch_plan.plan_for(80, 128, 8, "int4_g128", batch_plan.WHOLE, 132) is None
+    assert batch_plan.plan_for(64, 192, 8, "int4_g128", batch_plan.WHOLE, 132) is None
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("n", "k", "batch"), [(192, 128, 1), (256, 384, 9), (448, 256, 32)])
+@pytest.mark.parametrize("scale", [1e-3, 3e5])
+def test_a_norm_inside_two_products_is_the_norm_between_them(format, n, k, batch, scale):
+    """Whatever the residual's size, and however far a branch moves it: halves stay in range."""
+    (w, values), (head, then) = matrix(n, k, format), matrix(64, n // 128 * 128, format)
+    x, weights = halves(batch, k), halves(n)
+    residual = (scale * RNG.standard_normal((batch, n))).astype(np.float32)
+    total = residual + x.astype(np.float64) @ values.T
+    normed = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
+    before = np.full((batch, 2), np.nan, np.float32)
+    batch_ops.rmsnorm(residual, weights, out=np.empty((batch, n), np.float16), left=before)
+    assert np.allclose(before[:, 1], (residual.astype(np.float64) ** 2).sum(-1), rtol=1e-5)
+    left = np.full((batch, batch_ops.left_by(n, k, batch, format, "89", 3)), np.nan, np.float32)
+    next_x = np.full((batch, n), np.nan, np.float16)
+    both = batch_ops.Norm(1e-6, before, weights, next_x, left)
+    assert batch_ops.product(x, w, out=residual, then=batch_ops.RESIDUAL, norm=both) is residual
+    assert np.abs(residual - total).max() <= 2e-3 * np.abs(total).max()
+    taken = np.ascontiguousarray(next_x[:, : n // 128 * 128])
+    if taken.shape[1] == n:  # the squares are of whole rows
+        out = np.full((batch, 64), np.nan, np.float16)
+        batch_ops.product(taken, head, out=out, norm=batch_ops.Norm(1e-6, left))
+        expected = normed @ then.T
+        assert np.abs(out - expected).max() <= 4e-3 * np.abs(expected).max()
+    found = next_x * (1 / np.sqrt(left[:, 1:].sum(1) / n + 1e-6) / left[:, 0])[:, None]
+    assert np.abs(found - normed).max() <= 4e-3 * np.abs(normed).max()
+
+
+def test_a_product_completes_the_residual_where_that_takes_less():
+    sizes = {"out": (1536, 1536), "down": (1536, 8960)}
+    for batch in (1, 8, 32):
+        assert batch_plan.norm_inside(*sizes["out"], batch, "fp16", batch_plan.CLUSTERED, 132)
+        for name, (n, k) in sizes.items():
+            plan = batch_plan.plan_for(n, k, batch, "q8_0", batch_plan.CLUSTERED, 132)
+            assert plan.splits in stream_k.CLUSTERS, name
+            assert plan.blocks * plan.splits <= stream_k.CLUSTERS[plan.splits]
+            _, apart = batch_plan.macros_for(plan, n, batch, 1, "90")
+            _, kept = batch_plan.macros_for(plan, n, batch, 1, "90", kept=True)
+            assert kept <= 226 * 1024 and plan.blocks
+    assert not batch_plan.norm_inside(24, 128, 8, "fp16", batch_plan.CLUSTERED, 132), "no such product"
+    assert batch_ops.residual_parts("89") == batch_plan.WHOLE, "no clusters"
+
+
+def test_norms_and_ends_that_do_not_go_together_are_refused():
+    x, w, out = halves(4, 128), halves(64, 128), np.zeros((4, 64), np.float32)
+    norm = batch_ops.Norm(1e-6, np.ones((4, 2), np.float32))
+    for then, given in ((batch_ops.RESIDUAL, None), (batch_ops.PARTS, norm)):
+        with pytest.raises(LaunchError, match="RESIDUAL is of a product with a norm"):
+            batch_ops.product(x, w, out=out, then=then, norm=given)
+    with pytest.raises(LaunchError, match="squares must hold float32"):
+        batch_ops.product(x, w, out=halves(4, 64), norm=norm._replace(squares=np.ones((4, 2))))
 
 
 def test_heads_that_do_not_fit_are_refused_in_a_sentence():

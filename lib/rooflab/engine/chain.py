@@ -6,7 +6,7 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from rooflab.engine.products import Products
-from rooflab.ops import attention, batch_ops, batch_plan
+from rooflab.ops import arch_of, attention, batch_ops, batch_plan
 from rooflab.ops.int4 import Tiles
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Chain:
         self.queries = zeros((size, shape.heads, shape.head_dim), "float16")
         self.attended = zeros((size, shape.heads, shape.head_dim), "float16")
         self.inner = zeros((size, shape.mlp), "float16")
-        self.sms = batch_ops.sms_of(weights.norms)
+        self.sms, self.arch = batch_ops.sms_of(weights.norms), arch_of(weights.norms)
         formats = weights.format, weights.head_format
         fits = engine.spec.parts == 1 and batch_plan.takes(shape, *formats, size, self.sms)
         self.dependent = dependent and fits
@@ -47,10 +47,18 @@ class Chain:
         pairs = shape.kv_heads * (-(-size * group // 8) if drafts else size)
         splits = batch_plan.splits_for(capacity, pairs, blocks) if self.dependent else max(1, blocks // pairs)
         self.workspace = attention.workspace_for(self.attended.reshape(-1, shape.head_dim), splits)
+        # What is left of the norms after attention and the feed-forward layer: by their products, or as parts
+        # of k by them and the rest by kernels of their own.
+        self._normed = zeros((size, 2), "float32")
+        self._squares: dict[str, Any] = {}
         self._parts: dict[str, Any] = {}
         for name in ("out", "down") if self.dependent else ():
-            parts = batch_ops.parts_of(*shape.matrices[name], size, weights.format, self.sms)
-            self._parts[name] = zeros((parts, size, shape.hidden), "float32")
+            sizes = (*shape.matrices[name], size, weights.format)
+            if batch_plan.norm_inside(*sizes, batch_ops.residual_parts(self.arch), self.sms):
+                self._squares[name] = zeros((size, batch_ops.left_by(*sizes, self.arch, self.sms)), "float32")
+            else:
+                parts = batch_ops.parts_of(*sizes, self.sms)
+                self._parts[name] = zeros((parts, size, shape.hidden), "float32")
 
     def layers(self, cache_k: Any, cache_v: Any, position: Any, length: Any, logits: Any) -> None:
         """Launch what takes the residual to logits [size, vocab] FP16, and the rows' keys and values into
@@ -63,21 +71,32 @@ class Chain:
         # To a kernel of attention a batch is one sequence with `size` times the heads.
         seen = self.queries.shape if self.drafts else (self.size * shape.heads, shape.head_dim)
         wide = (self.capacity, (1 if self.drafts else self.size) * shape.kv_heads, shape.head_dim)
-        branch: Any = None
+        epsilon = shape.epsilon
 
-        def norm(which: int) -> None:
-            weight, epsilon = weights.norms[which], shape.epsilon
-            batch_ops.rmsnorm(residual, weight, out=x, parts=branch, epsilon=epsilon)
-
-        def product(name: str, layer: int | None, given: Any, out: Any, then: int, **more: Any) -> Any:
+        def product(name: str, layer: int | None, given: Any, out: Any, then: int, **more: Any) -> None:
             self.ran["product dependent"] += 1
-            return batch_ops.product(given, self._matrix(name, layer), out=out, then=then, **more)
+            batch_ops.product(given, self._matrix(name, layer), out=out, then=then, **more)
 
+        def normed(which: int, parts: Any) -> batch_ops.Norm:
+            weight = weights.norms[which]
+            batch_ops.rmsnorm(residual, weight, out=x, left=self._normed, parts=parts, epsilon=epsilon)
+            return batch_ops.Norm(epsilon, self._normed)
+
+        def add(name: str, layer: int, given: Any, before: batch_ops.Norm, which: int) -> batch_ops.Norm:
+            """Add a product to the residual, and leave x for norm `which`."""
+            if name in self._parts:
+                product(name, layer, given, self._parts[name], batch_ops.PARTS)
+                return normed(which, self._parts[name])
+            left = self._squares[name]
+            both = before._replace(weights=weights.norms[which], x=x, left=left)
+            product(name, layer, given, residual, batch_ops.RESIDUAL, norm=both)
+            return batch_ops.Norm(epsilon, left)
+
+        norm = normed(0, None)
         for layer in range(shape.layers):
             keys, values = cache_k[layer], cache_v[layer]
-            norm(2 * layer)
             to = batch_ops.Heads(weights.biases[layer], weights.rotations, position, keys, values)
-            product("qkv", layer, x, queries, batch_ops.ROPE, heads=to)
+            product("qkv", layer, x, queries, batch_ops.ROPE, heads=to, norm=norm)
             batch_ops.attention(
                 queries.reshape(seen),
                 keys.reshape(wide),
@@ -86,12 +105,10 @@ class Chain:
                 out=self.attended.reshape(seen),
                 workspace=self.workspace,
             )
-            branch = product("out", layer, attended, self._parts["out"], batch_ops.PARTS)
-            norm(2 * layer + 1)
-            product("gate_up", layer, x, inner, batch_ops.GATE)
-            branch = product("down", layer, inner, self._parts["down"], batch_ops.PARTS)
-        norm(2 * shape.layers)
-        product("head", None, x, logits, batch_ops.ROWS)
+            norm = add("out", layer, attended, norm, 2 * layer + 1)
+            product("gate_up", layer, x, inner, batch_ops.GATE, norm=norm)
+            norm = add("down", layer, inner, norm, 2 * layer + 2)
+        product("head", None, x, logits, batch_ops.ROWS, norm=norm)
 
     def _matrix(self, name: str, layer: int | None) -> Any:
         """A layer's matrix, or the head, as batch_plan.takes it."""

@@ -23,12 +23,22 @@ from rooflab.numerics.quant import Planes
 from rooflab.numerics.rotary import rotations
 from rooflab.ops import Rung, arch_of, batch_plan, check_array, decoder, int4, loaded, with_target
 from rooflab.ops.attention_operands import Workspace, workspace_for
-from rooflab.ops.batch_plan import MOST, macros_for, plan_for, splits_for, warps_for
+from rooflab.ops.batch_plan import (
+    CLUSTERED,
+    DIVIDED,
+    MOST,
+    WHOLE,
+    Plan,
+    macros_for,
+    plan_for,
+    splits_for,
+    warps_for,
+)
 from rooflab.ops.int4 import Tiles
 from rooflab.records.fingerprint import source_of_callable
 
 PLACE = 8.5  # of its ladders among all of them: in the order of the lessons
-ROWS, ROPE, GATE, PARTS = range(4)  # what becomes of a product, as the macro EPILOGUE says
+ROWS, ROPE, GATE, PARTS, RESIDUAL = range(5)  # what becomes of a product, as the macro EPILOGUE says
 _MACROS = {"FORMAT": 0, "TOKENS": 8, "WARPS": 4, "CHUNKS": 1, "STAGES": 4, "TILES": 1, "EPILOGUE": 0}
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
@@ -41,6 +51,14 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             defines={**_MACROS, "DRAFTS": 0},
             dynamic_shared=4 * 4 * 2048 + 2 * 4 * 512,
         ),
+        Rung(
+            "batch_product",
+            "2_norm_inside",
+            "batch_product_norm_inside",
+            "RMSNorm's weights before a product, its root after the next one",
+            defines={**_MACROS, "DRAFTS": 0, "SPLITS": 1},
+            dynamic_shared=4 * 4 * 2048 + 2 * 4 * 512,
+        ),
     ),
     "batch_rmsnorm": (
         Rung(
@@ -48,7 +66,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "1_pdl",
             "batch_rmsnorm_pdl",
             "parts of a branch added up where they are read",
-            defines={"THREADS": 384, "PARTS": 1, "SPLITS": 1},
+            defines={"THREADS": 384, "PARTS": 1, "SPLITS": 1, "LEFT": 0},
         ),
     ),
     "batch_attention": (
@@ -70,7 +88,9 @@ def launch_rule(rung: Rung) -> str:
         return source_of_callable(rmsnorm)
     if rung.operator == "batch_attention":
         return source_of_callable(attention, splits_for, warps_for)
-    return source_of_callable(product, batch_plan.plan_for, batch_plan.cost, batch_plan.pace_of, macros_for)
+    return source_of_callable(
+        product, batch_plan.norm_inside, batch_plan.plan_for, batch_plan.cost, batch_plan.pace_of, macros_for
+    )
 
 
 class Heads(NamedTuple):
@@ -87,6 +107,19 @@ class Heads(NamedTuple):
     values: Any
 
 
+class Norm(NamedTuple):
+    """RMSNorms that a product takes and leaves: `squares` [batch, places] FP32 of the one before, as rmsnorm
+    or RESIDUAL left them. RESIDUAL leaves the one after: weights [n] FP16, x [batch, n] FP16, what the next
+    product takes, and `left` [batch, left_by(...)] FP32, its squares.
+    """
+
+    epsilon: float
+    squares: Any
+    weights: Any = None
+    x: Any = None
+    left: Any = None
+
+
 def format_of(w: Any) -> str:
     """The format of a product's weights, as decoder.FORMATS spells it."""
     return "q8_0" if isinstance(w, Planes) else "int4_g128" if isinstance(w, Tiles) else "fp16"
@@ -100,12 +133,28 @@ def sms_of(array: Any) -> int:
     return 3 if isinstance(array, np.ndarray) else _sms()
 
 
-def parts_of(n: int, k: int, batch: int, format: str, sms: int) -> int:
-    """Parts of k that a product with EPILOGUE = PARTS leaves."""
-    plan = plan_for(n, k, batch, format, True, sms)
+def _planned(n: int, k: int, batch: int, format: str, then: int, arch: str, sms: int) -> Plan:
+    parts = {PARTS: DIVIDED, RESIDUAL: residual_parts(arch)}.get(then, WHOLE)
+    plan = plan_for(n, k, batch, format, parts, sms)
     if plan is None:
         raise LaunchError(_refusal(n, k, batch, format))
-    return plan.splits
+    return plan
+
+
+def residual_parts(arch: str) -> int:
+    """How RESIDUAL divides k: among a cluster's blocks, where there are clusters."""
+    return CLUSTERED if arch in ops.DEPENDENT else WHOLE
+
+
+def parts_of(n: int, k: int, batch: int, format: str, sms: int) -> int:
+    """Parts of k that a product with EPILOGUE = PARTS leaves."""
+    return _planned(n, k, batch, format, PARTS, "", sms).splits
+
+
+def left_by(n: int, k: int, batch: int, format: str, arch: str, sms: int) -> int:
+    """Places of a row's squares that a product with EPILOGUE = RESIDUAL leaves."""
+    plan = _planned(n, k, batch, format, RESIDUAL, arch, sms)
+    return 1 + plan.blocks * plan.splits
 
 
 def _refusal(n: int, k: int, batch: int, format: str) -> str:
@@ -136,22 +185,25 @@ def product(
     out: Any,
     then: int = ROWS,
     heads: Heads | None = None,
+    norm: Norm | None = None,
 ) -> Any:
     """x [batch, k] FP16 times w [n, k] transposed, w an FP16 array, Planes of Q8_0 or Tiles of INT4, sums in
     FP32. `out` by what comes `then`: ROWS [batch, n] FP16; ROPE queries [batch, heads, head_dim] FP16, biased
     and rotated, with keys and values in the cache that `heads` names; GATE, of rows in the order of
     pair_gates, SiLU of the gates times the ups [batch, n / 2] FP16; PARTS [parts_of(...), batch, n] FP32,
-    which add up to the product.
+    which add up to the product. With a `norm` rung 2 multiplies, which has RESIDUAL in place of PARTS: the
+    product is added to the residual `out` [batch, n] FP32.
     """
     format = format_of(w)
     (batch, k), kind = (int(size) for size in x.shape), decoder.FORMATS.index(format)
     n = w.n if format == "int4_g128" else int((w.quants if format == "q8_0" else w).shape[0])
-    plan = plan_for(n, k, batch, format, then == PARTS, sms_of(x))
-    if plan is None:
-        raise LaunchError(_refusal(n, k, batch, format))
+    arch = arch_of(x)
+    plan = _planned(n, k, batch, format, then, arch, sms_of(x))
     check_array("x", x, "float16", batch * k, 16)
     weights = _check_weights(w, format, n, k)
-    (rung,) = LADDERS["batch_product"]
+    rung = LADDERS["batch_product"][norm is not None]
+    if then == (RESIDUAL if norm is None else PARTS):
+        raise LaunchError("RESIDUAL is of a product with a norm, and PARTS of one without.")
     if (then == ROPE) != (heads is not None):
         raise LaunchError("Heads are what ROPE needs, and nothing else takes them.")
     if heads is not None:
@@ -174,23 +226,43 @@ def product(
         more, sizes = list(heads), (count, kv_heads, head_dim)
     else:
         width = n // 2 if then == GATE else plan.splits * n if then == PARTS else n
-        check_array("out", out, "float32" if then == PARTS else "float16", batch * width, 16)
+        check_array("out", out, "float32" if then in (PARTS, RESIDUAL) else "float16", batch * width, 16)
         more, sizes = [x] * 5, (0, 0, 0)
-    macros, shared = macros_for(plan, n, batch, kind, arch_of(x))
+    macros, shared = macros_for(plan, n, batch, kind, arch, kept=then == RESIDUAL)
     macros |= {"FORMAT": kind, "EPILOGUE": then}
     macros["DRAFTS"] = int(heads is not None and len(heads.keys.shape) == 3)
     numbers = [ctypes.c_uint(v) for v in (n, k, batch)]
     arguments = [*weights, x, out, *numbers, *more, *(ctypes.c_int(v) for v in sizes)]
+    if norm is not None:
+        macros["SPLITS"] = plan.splits
+        arguments += _checked_norm(norm, x, n, batch, plan, then)
     function = loaded(rung, tuple(sorted(macros.items())))
-    grid, dependent = (plan.blocks, plan.splits), arch_of(x) in ops.DEPENDENT
+    grid, dependent = (plan.blocks, plan.splits), arch in ops.DEPENDENT
     function.launch(grid, 32 * plan.warps, arguments, shared=shared, dependent=dependent)
     return out
 
 
+def _checked_norm(norm: Norm, x: Any, n: int, batch: int, plan: Plan, then: int) -> list[Any]:
+    """A norm as the arguments that the kernel takes."""
+    places = int(norm.squares.shape[1])
+    check_array("squares", norm.squares, "float32", batch * places)
+    if then == RESIDUAL:
+        check_array("weights", norm.weights, "float16", n)
+        check_array("the next x", norm.x, "float16", batch * n, 16)
+        check_array("left", norm.left, "float32", batch * (1 + plan.blocks * plan.splits))
+        after = [norm.weights, norm.x, norm.left]
+    else:
+        after = [x] * 3
+    return [norm.squares, ctypes.c_uint(places), *after, ctypes.c_float(norm.epsilon)]
+
+
 @with_target()
-def rmsnorm(residual: Any, weights: Any, *, out: Any, parts: Any = None, epsilon: float = 1e-6) -> Any:
+def rmsnorm(
+    residual: Any, weights: Any, *, out: Any, parts: Any = None, left: Any = None, epsilon: float = 1e-6
+) -> Any:
     """out [n, width] FP16 = the rows of residual [n, width] FP32 over their root mean square, times weights
-    [width] FP16. With `parts` [splits, n, width] FP32 those are added to the residual first, in place.
+    [width] FP16. With `parts` [splits, n, width] FP32 those are added to the residual first, in place;
+    with `left` [n, 2] FP32 that is 1 over each row's root, and the sum of its squares.
     """
     n, width = (int(size) for size in residual.shape)
     if width % 4 or not 0 < width <= 8192:
@@ -199,12 +271,16 @@ def rmsnorm(residual: Any, weights: Any, *, out: Any, parts: Any = None, epsilon
     check_array("residual", residual, "float32", n * width, 16)
     check_array("weights", weights, "float16", width, 8)
     check_array("out", out, "float16", n * width, 16)
+    if left is not None:
+        check_array("left", left, "float32", 2 * n)
     if parts is not None:
         check_array("parts", parts, "float32", splits * n * width, 16)
     held = 1 if width <= 4096 else 2
     macros = {"PARTS": held, "THREADS": 32 * math.ceil(width / (128 * held)), "SPLITS": splits}
+    macros["LEFT"] = int(left is not None)
     (rung,) = LADDERS["batch_rmsnorm"]
-    arguments = [residual, residual if parts is None else parts, weights, out, ctypes.c_int(width)]
+    given = [residual if each is None else each for each in (parts, weights, out, left)]
+    arguments = [residual, *given, ctypes.c_int(width)]
     loaded(rung, tuple(sorted(macros.items()))).launch(
         n,
         macros["THREADS"],
@@ -297,16 +373,29 @@ def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
             rows, x = rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.1), halves(batch, k)
             x = x if then in (ROWS, PARTS) else (x / 8).astype(np.float16)
             w, values = _weights(rows, format)
-            biases, rotary = halves(n), rotations(16, 32, 1e4)
-            expected = _followed(x.astype(np.float64) @ values.T, then, biases.astype(np.float64), rotary)
+            biases, rotary, sums = halves(n), rotations(16, 32, 1e4), x.astype(np.float64) @ values.T
+            given: tuple[Any, ...] = ()
+            if inside := rung.name != "1_pdl":
+                then = RESIDUAL if then == PARTS else then
+                squares, residual = rng.uniform(1, 9, (batch, 6)), rng.standard_normal((batch, n))
+                roots = np.sqrt(squares[:, 1:].sum(1, keepdims=True) / (n if then == RESIDUAL else k))
+                if then != RESIDUAL:  # x is left in the first of its squares
+                    sums /= roots * squares[:, :1]
+                given = (put(squares.astype(np.float32)), put(residual.astype(np.float32)))
+                sums = sums + residual if then == RESIDUAL else sums
+            expected = _followed(sums, then, biases.astype(np.float64), rotary)
             budget = gate.error_budget(4e-2 if format == "q8_0" else 2e-3, expected, "float16")
-            launch = functools.partial(_multiply, put(x), w, n, then, put(biases), put(rotary))
-            ends = {PARTS: " in parts", GATE: ", gated", ROPE: ", rotated"}.get(then, "")
+            launch = functools.partial(_multiply, put(x), w, n, then, put(biases), put(rotary), *given)
+            ends = {PARTS: " in parts", GATE: ", gated", ROPE: ", rotated", RESIDUAL: ", a residual"}.get(
+                then, ""
+            )
+            ends += ", scaled" * (inside and then != RESIDUAL)
             yield subject(f"{n} x {k} in {format}, {batch} tokens{ends}", launch, expected, budget)
 
 
 def _normed(before: Any, weights: Any, parts: Any, out: Any) -> None:
-    rmsnorm(before.copy(), weights, out=out, parts=parts)
+    left = ops.arrays().empty((len(before), 2), np.float32)
+    rmsnorm(before.copy(), weights, out=out, left=left, parts=parts)
 
 
 def _attend(q: Any, k: Any, v: Any, length: Any, workspace: Workspace, out: Any) -> None:
@@ -317,9 +406,13 @@ _PLACE = 5  # of a trial's tokens
 
 
 def _followed(sums: Any, then: int, biases: Any, rotary: Any) -> Any:
-    """What a product's sums [batch, n] become, float64. ROPE: 4/2 heads of 32 and two caches of 8 places."""
+    """What a product's sums [batch, n] become, float64. ROPE: 4/2 heads of 32 and two caches of 8 places.
+    RESIDUAL: the residual and its norm, times `biases`.
+    """
     if then in (ROWS, PARTS):
         return sums
+    if then == RESIDUAL:
+        return np.stack([sums, sums / np.sqrt((sums**2).mean(1, keepdims=True)) * biases])
     batch = len(sums)
     if then == GATE:
         gates, ups = sums.reshape(batch, -1, 2, 8).swapaxes(0, 2).swapaxes(1, 2)
@@ -332,9 +425,17 @@ def _followed(sums: Any, then: int, biases: Any, rotary: Any) -> Any:
     return np.concatenate([heads[:, :4].reshape(-1), caches.reshape(-1)])
 
 
-def _multiply(x: Any, w: Any, n: int, then: int, biases: Any, rotary: Any, out: Any) -> None:
-    xp, batch = ops.arrays(), len(x)
-    if then == PARTS:
+def _multiply(x: Any, w: Any, n: int, then: int, biases: Any, rotary: Any, *given: Any) -> None:
+    xp, batch, (*norms, out) = ops.arrays(), len(x), given
+    norm = Norm(0.0, norms[0]) if norms else None
+    if then == RESIDUAL:
+        places = left_by(n, x.shape[1], batch, format_of(w), arch_of(x), sms_of(x))
+        residual, left = norms[1].copy(), xp.full((batch, places), np.nan, np.float32)
+        after = Norm(0.0, norms[0], biases, xp.full((batch, n), np.nan, np.float16), left)
+        product(x, w, out=residual, then=then, norm=after)
+        roots = xp.sqrt(left[:, 1:].sum(1, keepdims=True) / n) * left[:, :1]
+        out[...] = xp.stack([residual, after.x / roots])
+    elif then == PARTS:
         splits = parts_of(n, x.shape[1], batch, format_of(w), sms_of(x))
         parts = xp.full((splits, batch, n), np.nan, np.float32)
         product(x, w, out=parts, then=PARTS)
@@ -343,10 +444,11 @@ def _multiply(x: Any, w: Any, n: int, then: int, biases: Any, rotary: Any, out: 
         queries = xp.full((batch, 4, 32), np.nan, np.float16)
         keys, values = (xp.zeros((8, batch, 2, 32), np.float16) for _ in range(2))
         position = xp.asarray(np.array([_PLACE], np.int32))
-        product(x, w, out=queries, then=ROPE, heads=Heads(biases, rotary, position, keys, values))
+        heads = Heads(biases, rotary, position, keys, values)
+        product(x, w, out=queries, then=ROPE, heads=heads, norm=norm)
         out[...] = xp.concatenate([part.reshape(-1) for part in (queries, keys, values)])
     else:
-        product(x, w, out=out, then=then)
+        product(x, w, out=out, then=then, norm=norm)
 
 
 def _weights(rows: Any, format: str) -> tuple[Any, Any]:

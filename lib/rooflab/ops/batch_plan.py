@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rooflab.errors import LaunchError
 from rooflab.ops import SHARED_KIB as _SHARED_KIB
-from rooflab.ops import decoder, sms
+from rooflab.ops import decoder, sms, stream_k
 from rooflab.ops.decoder_plan import LARGE, LONG
 
 MOST = 32  # tokens whose x fits in registers
@@ -22,6 +22,8 @@ _STEP_US = 0.15  # from weights in shared memory to products, of the chunks that
 _COLUMN_US = 0.05  # the same for eight tokens more
 _SUM_US = 0.1  # to add up a tile's sums
 _PART_US = 0.009  # to write a token's part of k apart and read it again
+_CLUSTER_US = 0.8  # for the blocks of a cluster to meet, and to read each other's sums
+_NORM_US = 2.2  # a norm between two products
 _AHEAD_US = 1.0  # of bringing weights that pass while the kernel before still runs
 # KiB of weights under way a block, by format, the fastest on an H200. Up to 16 tokens of FP16 or INT4 so many
 # that two kernels' blocks do not share an SM, which leaves other SMs without one; beyond, registers
@@ -42,30 +44,38 @@ class Plan(NamedTuple):
     chunks: int
 
 
+WHOLE, DIVIDED, CLUSTERED = range(3)  # k in one part; in parts that are written apart; in a cluster's blocks
+
+
 @functools.cache
-def plan_for(n: int, k: int, batch: int, format: str, divided: bool, sms: int) -> Plan | None:
-    """The launch rule: the division that should take least, k in one part unless `divided`; None for sizes
-    that the kernel does not take.
+def plan_for(n: int, k: int, batch: int, format: str, parts: int, sms: int) -> Plan | None:
+    """The launch rule: the division that should take least, k as `parts` says; None for sizes that the kernel
+    does not take.
     """
     kind, columns = decoder.FORMATS.index(format), math.ceil(batch / 8)
     rows, whole = (64, 128) if kind == 2 else (16, _CHUNK)
     if n % rows or k % whole or n >= 1 << 24 or not 0 < batch <= MOST:
         return None
     tiles, found = n // 16, []
-    for splits in range(1, min(sms, 16 if divided else 1) + 1):
+    # Blocks of x that run at a time.
+    at_once = {splits: sms // splits for splits in range(1, min(sms, 16 if parts else 1) + 1)}
+    if parts == CLUSTERED:
+        blocks = stream_k.CLUSTERS
+        at_once = {splits: blocks[splits] * sms // stream_k.AT_ONCE // splits for splits in blocks}
+    for splits in (splits for splits, count in at_once.items() if count):
         fits = [w for w in range(1, 17) if k % (_CHUNK * splits * w) == 0]
         fits = [w for w in fits if 8 * columns * (k // (_CHUNK * splits * w)) <= _room(w)]
         if not fits:
             continue
         warps = min(fits, key=lambda w: abs(w - _WARPS))
-        least = math.ceil(tiles / (sms // splits))
+        least = math.ceil(tiles / at_once[splits])
         for turns in range(least, least + 3):
             plan = Plan(math.ceil(tiles / turns), splits, warps, k // (_CHUNK * splits * warps))
-            found.append((round(cost(plan, turns, k, batch, kind), 3), plan))
+            found.append((round(cost(plan, turns, k, batch, kind, parts), 3), plan))
     return min(found)[1] if found else None
 
 
-def cost(plan: Plan, turns: int, k: int, batch: int, kind: int) -> float:
+def cost(plan: Plan, turns: int, k: int, batch: int, kind: int, parts: int = DIVIDED) -> float:
     """Predicted microseconds from the end of the kernel before. Weights come while x is read, and before, as
     far as the ring has room; warps multiply as they come.
     """
@@ -76,7 +86,20 @@ def cost(plan: Plan, turns: int, k: int, batch: int, kind: int) -> float:
     stream = chunks * _BYTES[kind] * max(blocks * splits / _MEMORY, 1 / _SM)
     ahead = min(_AHEAD_US + read, stream * min(1.0, _ring(batch, kind) / (chunks * _SLOT[kind])))
     multiply = turns * each / pace * (_STEP_US + (math.ceil(batch / 8) - 1) * _COLUMN_US)
-    return read + max(stream - ahead, multiply) + turns * _SUM_US + splits * batch * _PART_US
+    met = _CLUSTER_US * (splits > 1) if parts == CLUSTERED else splits * batch * _PART_US
+    return read + max(stream - ahead, multiply) + turns * _SUM_US + met
+
+
+def norm_inside(n: int, k: int, batch: int, format: str, parts: int, sms: int) -> bool:
+    """Whether a product completes the residual itself, k divided as `parts` says: where that should take less
+    than parts of k that are written apart, and a norm that adds them up.
+    """
+    kind, us = decoder.FORMATS.index(format), {}
+    for how in (parts, DIVIDED):
+        plan = plan_for(n, k, batch, format, how, sms)
+        if plan is not None:
+            us[how] = cost(plan, math.ceil(n // 16 / plan.blocks), k, batch, kind, how)
+    return parts in us and us[parts] < us.get(DIVIDED, math.inf) + _NORM_US
 
 
 def pace_of(chunks: int, batch: int) -> int:
@@ -94,12 +117,17 @@ def _ring(batch: int, kind: int) -> int:
     return 1024 * (_RING if batch <= 16 else _WIDE_RING)[kind]
 
 
-def macros_for(plan: Plan, n: int, batch: int, kind: int, arch: str) -> tuple[dict[str, int], int]:
-    """The macros of a product that is divided so, and its bytes of dynamic shared memory."""
+def macros_for(
+    plan: Plan, n: int, batch: int, kind: int, arch: str, kept: bool = False
+) -> tuple[dict[str, int], int]:
+    """The macros of a product that is divided so, and its bytes of dynamic shared memory; `kept`: where the
+    sums of all tiles stay there.
+    """
     columns, turns = math.ceil(batch / 8), math.ceil(n // 16 / plan.blocks)
     pace = pace_of(plan.chunks, batch)
     tiles = min((_QUICK if kind and batch > 16 else _TOGETHER) // columns, turns) or 1
     sums, stage = 2 * tiles * plan.warps * columns * 512, plan.warps * _SLOT[kind]
+    sums += turns * columns * 512 * kept
     budget = min(_ring(batch, kind), _SHARED_KIB.get(arch, 48) * 1024 - 1024 - sums)
     stages = max(1, min(budget // (stage * pace), turns * plan.chunks // pace)) * pace
     found = {"TOKENS": 8 * columns, "WARPS": plan.warps, "CHUNKS": plan.chunks, "STAGES": stages}
@@ -112,7 +140,7 @@ def takes(shape: decoder.Shape, format: str, head_format: str, batch: int, sms: 
         return False
     named = {name: head_format if name == "head" else format for name in shape.matrices}
     return all(
-        plan_for(*sizes, batch, named[name], name in ("out", "down"), sms) is not None
+        plan_for(*sizes, batch, named[name], DIVIDED if name in ("out", "down") else WHOLE, sms) is not None
         for name, sizes in shape.matrices.items()
     )
 

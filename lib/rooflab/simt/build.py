@@ -79,7 +79,9 @@ _UNKNOWN_TO_NVRTC = {
     r"u?int(?:8|16|32|64)_t": "int, unsigned or unsigned long long",
 }
 _LAUNCH_BOUNDS = r"(?:__launch_bounds__ \((?:[^()]|\([^()]*\))*\) )?"
-_ENTRY = re.compile(rf'extern "C" __global__ {_LAUNCH_BOUNDS}void {_LAUNCH_BOUNDS}(\w+) \( ((?:[^()])*)\)')
+_ENTRY = re.compile(
+    rf'extern "C" __global__ {_LAUNCH_BOUNDS}void (?:[A-Z_]+ )?{_LAUNCH_BOUNDS}(\w+) \( ((?:[^()])*)\)'
+)
 _DYNAMIC = re.compile(r"\bextern __shared__ (?:[\w:]+ |\( \w+ \) )+?(\w+) \[ \]")
 
 

@@ -313,7 +313,7 @@ class Decode(Study):
         """The product of gate and up, as an H200 divides it; a step's other kernels by their sources."""
         shape, sms = engine.spec(case.model).shape, devices.get("h200").sms
         (n, k), batch, kind = shape.matrices["gate_up"], case.batch or 1, decoder.FORMATS.index(case.format)
-        plan = batch_plan.plan_for(n, k, batch, case.format, False, sms)
+        plan = batch_plan.plan_for(n, k, batch, case.format, batch_plan.WHOLE, sms)
         if plan is None:
             raise UsageError(f"No batch of {batch} sequences is recorded, only those of dependent launches.")
         for rung in (rung for ladder in batch_ops.LADDERS.values() for rung in ladder):
@@ -323,7 +323,7 @@ class Decode(Study):
             rule += batch_choice.launch_rule(rung) + ops.nvrtc.whole_source(rung.path)
         macros = batch_plan.macros_for(plan, n, batch, kind, arch)[0]
         macros |= {"FORMAT": kind, "EPILOGUE": batch_ops.GATE}
-        (rung,) = batch_ops.LADDERS["batch_product"]
+        rung = batch_ops.LADDERS["batch_product"][-1]
         return rung, rung.with_defaults(macros), rule
 
     def identity(self, case: Case, arch: str | None) -> str:

@@ -33,6 +33,7 @@ _RING, _WIDE_RING = (128, 96, 128), (96, 64, 48)
 # meet weights of few bytes, whose barriers would follow each other sooner.
 _TOGETHER, _QUICK = 4, 8
 _X_WORDS, _OTHERS = 160, 80  # registers of x a thread at most, and what it needs beside them
+_COMPLETING, _WIDE_FP16 = 16, 8  # more of them: to complete a residual; for FP16 weights and many tokens
 
 
 class Plan(NamedTuple):
@@ -57,6 +58,7 @@ def plan_for(n: int, k: int, batch: int, format: str, parts: int, sms: int) -> P
     if n % rows or k % whole or n >= 1 << 24 or not 0 < batch <= MOST:
         return None
     tiles, found = n // 16, []
+    others = _OTHERS + _COMPLETING * (parts == CLUSTERED) + _WIDE_FP16 * (kind == 0 and columns > 2)
     # Blocks of x that run at a time.
     at_once = {splits: sms // splits for splits in range(1, min(sms, 16 if parts else 1) + 1)}
     if parts == CLUSTERED:
@@ -64,7 +66,7 @@ def plan_for(n: int, k: int, batch: int, format: str, parts: int, sms: int) -> P
         at_once = {splits: blocks[splits] * sms // stream_k.AT_ONCE // splits for splits in blocks}
     for splits in (splits for splits, count in at_once.items() if count):
         fits = [w for w in range(1, 17) if k % (_CHUNK * splits * w) == 0]
-        fits = [w for w in fits if 8 * columns * (k // (_CHUNK * splits * w)) <= _room(w)]
+        fits = [w for w in fits if 8 * columns * (k // (_CHUNK * splits * w)) <= _room(w, others)]
         if not fits:
             continue
         warps = min(fits, key=lambda w: abs(w - _WARPS))
@@ -107,9 +109,11 @@ def pace_of(chunks: int, batch: int) -> int:
     return 1 if batch > 16 else next(pace for pace in (3, 2, 1) if chunks % pace == 0)
 
 
-def _room(warps: int) -> int:
-    """Registers of x that a thread has in a block of so many warps, one to a multiprocessor of 65536."""
-    return min(_X_WORDS, 65536 // (32 * warps) - _OTHERS)
+def _room(warps: int, others: int) -> int:
+    """Registers of x that a thread has beside `others` in a block of so many warps, one to a multiprocessor
+    of 65536.
+    """
+    return min(_X_WORDS, 65536 // (32 * warps) - others)
 
 
 def _ring(batch: int, kind: int) -> int:

@@ -144,6 +144,24 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             archs=("90a",),
             dynamic_shared=216064,
         ),
+        Rung(
+            "int4",
+            "14_multicast",
+            "int4_multicast",
+            "rung 11, whose blocks of other rows share the copies of their tokens",
+            defines={
+                "SHARE": 2,
+                "UNITS": 1,
+                "ROW_GROUPS": 1,
+                "K_GROUPS": 2,
+                "CLUSTER": 1,
+                "TOKENS": 128,
+                "STAGES": 3,
+                "RESIDENT": 1,
+            },
+            archs=("90a",),
+            dynamic_shared=221952,
+        ),
     ),
     "int4_dequantise": (
         Rung(
@@ -268,7 +286,9 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
         shared = max(
             split * options["STAGES"] * place, split * min(batch, options["TOKENS"]) * (rows + 4) * 4
         )
-        grid = math.ceil(n / rows) * options["CLUSTER"], math.ceil(batch / options["TOKENS"])
+        share = options.get("SHARE", 1)
+        blocks = math.ceil(n / rows / share) * share * options["CLUSTER"]
+        grid = blocks, math.ceil(batch / options["TOKENS"])
         return Launch(grid, 128 * options["ROW_GROUPS"] * split, shared)
     if "ROW_GROUPS" in options:
         rows, split = TILE * options["TALL"] * options["ROW_GROUPS"], options["K_GROUPS"]
@@ -371,8 +391,9 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
         raise LaunchError(
             f"Rung int4/{chosen.name} multiplies up to {macros['TOKENS']} tokens at once, not {batch}."
         )
-    if chosen.name in ("11_tma", "12_token_tiles"):  # x as a map of the boxes that are copied: 64 of k
-        x = nvrtc.tensor_map(nvrtc.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
+    if chosen.name in MAPPED:  # x as a map of the boxes that are copied: 64 of k
+        box = macros["TOKENS"] // macros.get("SHARE", 1), 64
+        x = nvrtc.tensor_map(nvrtc.pointer(x), batch, k, "float16", box, 128)
     sizes = [ctypes.c_uint(v) for v in (n, k // GROUP, batch)]
     _launch(chosen, n, k, batch, [*operands, x, out, *sizes], macros)
     return out
@@ -402,7 +423,9 @@ ANY_BATCH = (
     "11_tma",
     "12_token_tiles",
     "13_stream_k",
+    "14_multicast",
 )  # of these, those whose grid goes over tiles of TOKENS tokens
+MAPPED = ("11_tma", "12_token_tiles", "14_multicast")  # of these, those that TMA copies x for
 EVERY_TOKEN = tuple(
     rung.name for rung in LADDERS["int4"][:5]
 )  # rungs that read the weights again for every token

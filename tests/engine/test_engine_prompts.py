@@ -7,7 +7,7 @@ from rooflab import engine, ops
 from rooflab.engine.batch import Batch
 from rooflab.engine.weights import random_tensors
 from rooflab.errors import UsageError
-from rooflab.ops import decoder
+from rooflab.ops import batch_plan, decoder
 from rooflab.ops.decoder_operands import winner
 from test_decoder import budget, tiny, tokens_for
 
@@ -95,3 +95,23 @@ def test_a_batch_makes_the_same_logits_by_each_of_its_ways(formats):
     allowed = budget(spec, get, tokens_for(spec, 4), *formats)[1]
     if formats[0] != "q8_0":  # of which the row of kernels rounds x to bytes
         assert np.abs(found[1] - found[0]).max() <= 2 * allowed
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("formats", FORMATS, ids="-".join)
+def test_a_batch_makes_the_same_logits_wherever_its_norms_are_made(formats, monkeypatch):
+    """In the product before, or by a kernel between two products: after attention, after the other branch."""
+    spec, get, one = made(formats)
+    found = {}
+    for inside in ((), ("out",), ("down",), ("out", "down")):
+        shapes = {spec.shape.matrices[name] for name in inside}
+        monkeypatch.setattr(batch_plan, "norm_inside", lambda n, k, *_, taken=shapes: (n, k) in taken)
+        many = Batch(one, 3, 12)
+        assert many.chain.dependent and set(many.chain._squares) == set(inside)
+        many.prefill([tokens_for(spec, 4, seed) for seed in (1, 2, 3)])
+        many.tokens[4:] = 7
+        many.decode(1)
+        found[inside] = many.logits.astype(np.float64)
+    allowed = budget(spec, get, tokens_for(spec, 4), *formats)[1]
+    for logits in found.values():
+        assert np.abs(logits - found[()]).max() <= allowed

@@ -152,6 +152,8 @@ def every_int4() -> None:
         int4.matmul(many, tiles, rung="11_tma", **how)
         how = {"UNITS": 1, "ROW_GROUPS": 1, "TOKENS": 72, "CLUSTER": 3 - parts, "STAGES": 2}
         int4.matmul(many, tiles, rung="11_tma", **how)
+        how = {"SHARE": 2 * parts, "TOKENS": 64, "CLUSTER": 3 - parts, "STAGES": 2}
+        int4.matmul(many, tiles, rung="14_multicast", **how)
         how = {"TALL": 1, "TOKENS": 64, "BLOCKS": 3, "SHARERS": 2 * parts - 2, "STAGES": 2}
         int4.matmul(many, tiles, rung="13_stream_k", **how)
         how = {"TALL": parts, "TOKENS": 64, "BLOCKS": 8 // parts, "SHARERS": 0, "PARTS": 2, "STAGES": 2}
@@ -252,11 +254,37 @@ def every_draft() -> None:
         for w in (values(n, k), q8_0.quantise(values(n, k)), int4.repack(*codes)):
             queries = values(batch, n // 16 - 4, 16)
             batch_ops.product(values(batch, k), w, out=queries, then=batch_ops.ROPE, heads=to)
+            every_norm(n, k, batch, w, values)
     for heads, kv_heads, head_dim, length, splits in ((12, 2, 128, 301, 1), (18, 2, 64, 77, 3)):
         q, cache = values(7, heads, head_dim), values(320, kv_heads, head_dim)
         seen = cupy.asarray(np.array([length], np.int32))
         workspace = attention.workspace_for(q.reshape(-1, head_dim), splits)
         batch_ops.attention(q, cache, cache, seen, out=values(*q.shape), workspace=workspace)
+
+
+def every_norm(n: int, k: int, batch: int, w, values) -> None:
+    """A product that completes the residual, alone and in clusters."""
+    from rooflab.ops import batch_ops, stream_k
+
+    known = dict(stream_k.CLUSTERS)
+    for splits in (1, 2, 4):
+        stream_k.CLUSTERS.clear()
+        stream_k.CLUSTERS[splits] = known[splits]
+        batch_ops.plan_for.cache_clear()
+        residual, x = cupy.asarray(values(batch, n), np.float32), cupy.empty((batch, n), np.float16)
+        roots = cupy.empty((batch, 2), np.float32)
+        batch_ops.rmsnorm(residual, values(n), out=x, left=roots)
+        places = batch_ops.left_by(n, k, batch, batch_ops.format_of(w), "90", batch_ops.sms_of(x))
+        left = cupy.empty((batch, places), np.float32)
+        norm = batch_ops.Norm(1e-6, roots, values(n), x, left)
+        batch_ops.product(values(batch, k), w, out=residual, then=batch_ops.RESIDUAL, norm=norm)
+        if n % 128 == 0:
+            head = values(64, n)
+            out = cupy.empty((batch, 64), np.float16)
+            batch_ops.product(x, head, out=out, norm=batch_ops.Norm(1e-6, left))
+    stream_k.CLUSTERS.clear()
+    stream_k.CLUSTERS.update(known)
+    batch_ops.plan_for.cache_clear()
 
 
 def planted(name: str) -> None:

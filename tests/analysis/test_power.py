@@ -5,6 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from rooflab import lab, studies
+from rooflab.analysis import states
 from rooflab.hardware import device
 from rooflab.studies import power
 
@@ -107,3 +108,17 @@ def test_the_readings_of_made_up_rows():
     burst, sustained = (power.rivals(frame, state).iloc[0] for state in ("burst", "sustained"))
     assert (burst.ours, burst.peer, burst.ratio) == ("1_own", "peer", 1.1)
     assert sustained.ratio == 0.96
+
+
+def test_of_our_kernels_the_fastest_of_a_problem_speaks_for_it():
+    rows = pd.DataFrame(
+        {
+            "operator": ["mmq", "mmq", "read"],
+            "impl": ["5_large_tiles", "9_tile_order", "5_streaming"],
+            "kind": "own",
+            "burst_us": [268.0, 91.0, 460.0],
+            "ratio": [1.39, 1.18, 1.0],
+        }
+    ).reindex(columns=["operator", "impl", "kind", "burst_us", "ratio", *power.SIZES])
+    text = states.touched(rows)
+    assert "`mmq/9_tile_order` loses most behind products, 18%; of `read` none" in text

@@ -6,11 +6,12 @@ import xml.etree.ElementTree as ET
 from functools import cache
 
 import altered
+import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 from rooflab import paths
 from rooflab.analysis import way
-from rooflab.book import check, front, readme
+from rooflab.book import check, front, home, readme
 from rooflab.errors import UsageError
 from rooflab.records.store import Store
 
@@ -129,3 +130,19 @@ def test_readme_is_two_screens():
         browser.close()
     assert drawings == 2 and first < 900, "both drawings are on the first screen"
     assert 900 < height <= 1800
+
+
+def test_the_index_names_the_roof_of_each_percentage():
+    rows = pd.DataFrame(
+        {
+            "operator": ["read", "triad", "mmq", "int4"],
+            "roof": ["dram_read", "dram_triad", "fp16_tensor", "dram_read"],
+            "roof_fraction": [0.99, 1.0, 1.02, 0.83],
+            "flops": [0.0, 1.0, 1.0, 1.0],
+            "bytes": 1.0,
+        }
+    )
+    text = home._whose_roofs(rows)
+    assert "own roof: FP16 tensor 1; triad (reads and writes) 2; read 3." in text
+    assert "Number 1 has 8-bit weights" in text and "Number 2 set its roof itself" in text
+    assert home._whose_roofs(rows.head(0)) == "A percentage is of the operator's own roof."

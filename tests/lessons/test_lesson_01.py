@@ -245,6 +245,15 @@ def test_times_are_compared_beyond_their_spread_and_two_percent():
     assert display.against(slow, row) == "runs at 0.80 times the speed of"
 
 
+def test_a_gain_over_scattered_samples_is_a_range():
+    row, steady, wide = (
+        pd.Series({"q1_us": q1, "median_us": median, "q3_us": q3})
+        for q1, median, q3 in ((10.0, 10.0, 10.0), (39.0, 40.0, 40.5), (35.0, 40.0, 40.0))
+    )
+    assert display.gain(row, steady) == "4.0" and display.gain(row, wide) == "3.5 to 4.0"
+    assert display.scattered(wide) and not display.scattered(steady)
+
+
 def test_a_ladder_in_words_names_best_level_and_slower():
     rows = pd.DataFrame(
         [

@@ -10,7 +10,7 @@ from rooflab.analysis.coalescing import counter
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import faults, gemv
-from rooflab.pages import lesson_03b, lesson_03e
+from rooflab.pages import lesson_03b, lesson_03c_counters, lesson_03e
 from rooflab.profile import ncu
 from rooflab.studies import faults as faulty
 from rooflab.studies import gemv as study
@@ -211,6 +211,13 @@ def test_e1_to_e8_are_judged_at_three_sizes(evidence):
     by_the_roof = board.loc[[f"E{i} by the roof" for i in (1, 2, 3)]]
     assert (by_the_roof["word"] == claims.HOLDS).all()
     assert board.loc["E1 by the roof", "value"] == pytest.approx(coalescing.share(evidence, "best"))
+
+
+def test_bars_in_microseconds_are_lax_where_their_shares_of_the_roof_are_not(evidence):
+    by_roof = {name: claims.get(f"C-{name}").tests[1] for name in ("E1", "E4", "E7")}
+    text = lesson_03c_counters._as_shares(["E1", "E4", "E7"], by_roof, evidence)
+    assert "ask 64% to 67% of the bandwidth" in text and "these tests do their work" in text
+    assert lesson_03c_counters._as_shares(["E1", "E6"], by_roof, evidence) == ""
 
 
 def test_faulty_kernels_fail_where_the_instruments_say(h200):

@@ -341,6 +341,11 @@ def test_the_lead_shrinks_where_ours_gets_further_from_its_bound():
     assert "32 tokens take FP16 1.00 times as long as 1, and ours 1.50 times as long" in text
     assert "bound allows 1.00 times as long" in text and "from 3.0 to 2.0 times" in text
     assert "FP16 0.50 times as long" in lesson_04c_stops._further_off(times.assign(fp16=[90.0, 45.0]), 32)
+    scattered = lesson_04c_stops._further_off(times.assign(q1=[84.0, 90.0], q3=90.0), 32)
+    assert scattered.startswith(text)
+    assert (
+        "lower quartile, 84.0 µs, the lead is 2.8 times at first, and 32 tokens take FP16 1.07" in scattered
+    )
     assert lesson_04c_stops._further_off(times.assign(ours_over=1.2), 32) == ""
     assert lesson_04c_stops._further_off(times, 64) == lesson_04c_stops._further_off(times[:0], 32) == ""
 
@@ -591,15 +596,18 @@ def test_where_a_rung_s_gain_comes_from_is_said_by_its_counters():
 
     rungs, one = int4.LADDERS["int4"], row(100.0, 10.0, 0.8, 8.0)
 
-    def cause(now, was=one):
-        return lesson_04b_causes._cause(was, now, 2, rungs)
+    def cause(now, was=one, two=2):
+        return lesson_04b_causes._cause(was, now, two, rungs)
 
-    assert "issue slots limited the rung before" in cause(row(50.0, 5.0, 0.8, 8.0))
+    fits = "fits issue slots as the limit of the rung before"
+    assert f"{fits}, though loads are wider" in cause(row(50.0, 5.0, 0.8, 8.0))
+    assert f"{fits}." in cause(row(50.0, 5.0, 0.8, 8.0), two=3)
     assert "issue slots" not in cause(row(50.0, 5.0, 0.6, 8.0))
-    assert "near two limits" in cause(row(100.0, 8.0, 0.6, 12.0))
-    assert "near two limits" not in cause(row(100.0, 8.0, 0.6, 12.0), row(100.0, 10.0, 0.6, 8.0))
-    assert "waits are shorter" in cause(row(50.0, 9.0, 0.8, 2.0))
-    assert "waits are shorter" in cause(row(90.0, 9.43, 0.8, 2.0))  # 1.11 times as fast, 1.06 times fewer
+    assert "slots alone did not limit the rung before" in cause(row(100.0, 8.0, 0.6, 12.0))
+    assert "did not limit" not in cause(row(100.0, 8.0, 0.6, 12.0), row(100.0, 10.0, 0.6, 8.0))
+    assert "do not tell what brings the rest" in cause(row(50.0, 9.0, 0.8, 2.0))
+    near = cause(row(50.0, 9.0, 0.8, 2.0, 30.0))
+    assert "at least 30 of its 50 µs, the bytes 26: issue slots are a nearer limit than DRAM" in near
     assert "memory is now the nearer limit" in cause(row(90.0, 5.0, 0.5, 8.0))
     assert "slower" in cause(row(120.0, 9.0, 0.5, 8.0)) and "likely" not in cause(row(120.0, 9.0, 0.5, 8.0))
     assert cause(row(100.0, 10.0, 0.8, 8.0)) == ""

@@ -494,7 +494,7 @@ def test_predictions_get_their_verdict(rows):
     assert f"the roof, {best.predicted:,.0f} tok/s, is an upper bound" in page
     assert f"at most {best.share / 100:.2f} of it (`{best.name}`)" in page
     total = 1 / NEAR <= climb.off["2_pdl"] <= NEAR  # though its step saves more than was predicted
-    assert "measured ÷ predicted" in page and ("`2_pdl` holds only as a total" in page) == total
+    assert "tok/s ÷ predicted" in page and ("`2_pdl` holds only as a total" in page) == total
     off = climb.off["2_pdl"]
     if off > NEAR:  # as many digits as say so
         assert f"{off:.{2 if round(off, 2) > NEAR else 3}f} for `2_pdl`" in page

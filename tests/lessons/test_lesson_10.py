@@ -294,11 +294,11 @@ def test_bounds_that_say_a_second_gpu_pays_are_judged(rows, monkeypatch):
     monkeypatch.setattr(lesson_10b.display, "say", told.append)
     lesson_10b.pays(rows, "NVIDIA H200")
     assert "pay for 3 of 3 models" in told[0] and "and for 1 as measured" in told[0]
-    assert "They are wrong for qwen2.5-1.5b in FP16 and llama-3-8b in INT4" in told[0]
+    assert "The bounds are wrong for qwen2.5-1.5b in FP16 and llama-3-8b in INT4" in told[0]
     exact = rows.copy()
     exact["median_us"] = exact["predicted_us"]
     lesson_10b.pays(exact, "NVIDIA H200")
-    assert "They are right each time." in told[1]
+    assert "The bounds are right each time." in told[1]
     assert "744 to 999 µs on two with our sums" in told[0] and "on two with our sums" in told[1]
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from rooflab.hardware.crossover import LEVEL
 from rooflab.records.store import Store
 from rooflab.studies import decode
 from rooflab.words import listed
@@ -24,10 +25,11 @@ class Step(NamedTuple):
     lesson: str
 
 
+MERGED, APART = "torch", "apart"  # a step that merges products, and the same before that
 STEPS = (
     Step("transformers.eager", "fp16", "a library: Python launches every kernel", "02_attribution"),
     Step("transformers.graph", "fp16", "the same kernels in a CUDA graph", "02_attribution"),
-    Step("torch", "fp16", "our decode attention, products merged", "06d_decode"),
+    Step(MERGED, "fp16", "our decode attention, and products merged", "06d_decode"),
     Step("products", "fp16", "our matrix-vector products (GEMV)", "03d_rows"),
     Step(
         "products", "int4_g128", "a quarter of the bytes a weight; launches now take the time", "04b_ladder"
@@ -49,14 +51,7 @@ def ladder(store: Store) -> pd.DataFrame:
     """The steps that a recording holds, one sequence after the short prompt: number and fields of the Step,
     tok_s, before (tok_s of the step before). Empty where nothing of `decode` was recorded.
     """
-    rows = store.read("decode")
-    rows = rows[
-        (rows["model"] == decode.MODEL)
-        & (rows["batch"] == 1)
-        & (rows["seq"] == decode.PROMPT)
-        & rows["tok_s"].notna()
-    ]
-    found = []
+    rows, found = _short(store), []
     for number, step in enumerate(STEPS, 1):
         mine = rows[(rows["impl"] == step.impl) & (rows["format"] == step.format)]
         mine = mine[[_usual(case) for case in mine["case"]]]
@@ -64,6 +59,13 @@ def ladder(store: Store) -> pd.DataFrame:
             found.append({"number": number, **step._asdict(), "tok_s": float(mine["tok_s"].max())})
     table = pd.DataFrame(found, columns=["number", *Step._fields, "tok_s"])
     return table.assign(before=table["tok_s"].shift())
+
+
+def _short(store: Store) -> pd.DataFrame:
+    """The timed rows of the ladder's model, one sequence after the short prompt."""
+    rows = store.read("decode")
+    same = (rows["model"] == decode.MODEL) & (rows["batch"] == 1) & (rows["seq"] == decode.PROMPT)
+    return rows[same & rows["tok_s"].notna()]
 
 
 def same_weights(store: Store) -> tuple[pd.Series, pd.Series] | None:
@@ -128,7 +130,27 @@ def place(lesson: str, store: Store, who: str = "This lesson") -> str:
         )
         says.append(f"{STEPS[number - 1].says}{gain}")
     steps = f"step{'s' * (len(numbers) > 1)} {listed(numbers)} of {len(STEPS)}"
-    return f"{who} is {steps} on the {name}: {'; '.join(says)}.{whole}"
+    merged = any(STEPS[number - 1].impl == MERGED for number in numbers)
+    return f"{who} is {steps} on the {name}: {'; '.join(says)}.{_unmerged(store, climbed) * merged}{whole}"
+
+
+def _unmerged(store: Store, climbed: pd.DataFrame) -> str:
+    """Which half of the step MERGED its gain comes from, in a sentence; empty where that is not recorded."""
+    step = climbed[climbed["impl"] == MERGED]
+    one = _short(store)
+    one = one[one["impl"] == APART]
+    one = one[[_usual(case) for case in one["case"]]]
+    if step.empty or one.empty or step["before"].isna().any():
+        return ""
+    rate, before, after = float(one["tok_s"].max()), *(float(step[c].iloc[0]) for c in ("before", "tok_s"))
+    text = f" Our attention before products are merged (`{APART}`) makes {rate:,.0f} tok/s"
+    if rate > LEVEL * before:
+        text += f", {rate / before:.2f} times the step before"
+    else:
+        text += ", which is no gain" if rate * LEVEL >= before else ", which is a loss"
+    if after > LEVEL * rate:
+        return f"{text}; merging them makes {after / rate:.2f} times that."
+    return f"{text}; merging them adds nothing."
 
 
 def bars(store: Store, lessons: Collection[str]) -> str:
@@ -144,7 +166,7 @@ def bars(store: Store, lessons: Collection[str]) -> str:
         says = row["says"]
         if row["lesson"] in lessons:
             says = f'<a href="{row["lesson"]}.html">{says}</a>'
-        rows.append(_line("", says, row["format"], _bar(float(row["tok_s"]), most)))
+        rows.append(_line("", f"{row['number']}. {says}", row["format"], _bar(float(row["tok_s"]), most)))
     for words, one in zip(_PAIR, same_weights(store) or (), strict=False):
         bar = _bar(float(one["tok_s"]), most)
         rows.append(_line(' class="way-beside"', words.format(impl=one["impl"]), one["format"], bar))

@@ -4,6 +4,8 @@ paths to read by and how long they take. All of it from recordings and the lesso
 import re
 from collections.abc import Iterable, Sequence
 
+import pandas as pd
+
 from rooflab import paths
 from rooflab.analysis import way
 from rooflab.book import readme
@@ -13,6 +15,7 @@ from rooflab.hardware import device
 from rooflab.records.store import Store
 from rooflab.studies import decode
 from rooflab.view.diagram import report
+from rooflab.words import listed
 
 # What to read with little time: each longer path holds the shorter one.
 PATHS = (
@@ -32,7 +35,8 @@ PATHS = (
     ),
     ("A week", "all of it in order, with the exercises", ()),
 )
-_ROOFS = {"fp16_tensor": "FP16 tensor", "int8_tensor": "int8 tensor", "dram_read": "read"}
+_ROOFS = {"fp16_tensor": "FP16 tensor", "bf16_tensor": "BF16 tensor", "int8_tensor": "int8 tensor"}
+_ROOFS |= {"dram_read": "read", "dram_triad": "triad (reads and writes)"}
 PACE = 200  # words that a reader of such text reads a minute
 
 
@@ -116,12 +120,7 @@ def pictures(store: Store) -> str:
     shown = []
     if roofline:
         said = "The higher a kernel, the faster it computes; the further right, the more arithmetic it has "
-        said += (
-            "for each byte. A percentage is of the operator's own roof: a copy or a triad also writes, so "
-        )
-        said += (
-            "its roof lies a little under the drawn line of reads. (FLOP: one addition or multiplication. "
-        )
+        said += f"for each byte. {_whose_roofs(rows)} (FLOP: one addition or multiplication. "
         said += "FP16: 16-bit numbers. Other names are in the [glossary](glossary.md).) The "
         said += "[results](results.md) say "
         said += f"what each numbered operator does, and at which shape.\n\n{_above(store)}"
@@ -129,6 +128,27 @@ def pictures(store: Store) -> str:
     if places:
         shown += ["", places._repr_mimebundle_()["text/html"]]
     return "\n".join(["## How near to the roofs", "", *shown, ""]) if shown else ""
+
+
+def _whose_roofs(rows: pd.DataFrame) -> str:
+    """Which roof the percentage of each operator is of, by its number in the roofline, and which operators
+    set their own.
+    """
+    named = rows[(rows["flops"] > 0) & (rows["bytes"] > 0)] if len(rows) else rows
+    named = named.sort_values("roof_fraction", ascending=False) if len(named) else named
+    numbers: dict[str, list[int]] = {}
+    for number, roof in enumerate(named.get("roof", ()), 1):
+        numbers.setdefault(str(roof), []).append(number)
+    text = "A percentage is of the operator's own roof"
+    if numbers:
+        text += f": {'; '.join(f'{_ROOFS.get(roof, roof)} {listed(at)}' for roof, at in numbers.items())}"
+    text += "."
+    for number, (operator, roof) in enumerate(zip(named["operator"], named.get("roof", ()), strict=False), 1):
+        if (operator, roof) == ("mmq", "fp16_tensor"):
+            text += f" Number {number} has 8-bit weights, but its products are FP16 ones."
+        if roof == f"dram_{operator}":
+            text += f" Number {number} set its roof itself, so it is at 100% by definition."
+    return text
 
 
 def _above(store: Store) -> str:

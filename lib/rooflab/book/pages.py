@@ -222,7 +222,7 @@ def _attention(store: Store) -> list[str]:
     rows = rows[~rows["case"].str.contains(" index=")]  # these ask what indexing costs a rung
     rows = rows.assign(start=rows["case"].str.extract(r" start=(\d+)")[0].astype(float))
     made = []
-    shape = ["operator", "seq", "heads", "kv_heads", "head_dim", "window", "causal", "start"]
+    shape = ["operator", "seq", "heads", "kv_heads", "head_dim", "window", "causal", "start", "format"]
     for _, mine in rows.groupby(shape, dropna=False, sort=True):
         own = mine[mine["kind"] == "own"].sort_values("median_us")
         peers = mine[mine["kind"] != "own"].sort_values("median_us")
@@ -235,6 +235,7 @@ def _attention(store: Store) -> list[str]:
                 "tokens": f"{asked['seq']:,}",
                 "heads": f"{asked['heads']}/{asked['kv_heads']}",
                 "width": asked["head_dim"],
+                "format": str(asked["format"]).upper(),
                 "looks at": _seen(asked),
                 "fastest of ours": own.iloc[0]["impl"],
                 "time": _us(own.iloc[0]["median_us"]),
@@ -321,24 +322,26 @@ def how_they_ran(recorded: Sequence[str], found: Sequence[Opening]) -> str:
         "",
         "*Cases* are the distinct ones that a lesson asks for (a kernel at a shape), *gated* those of our "
         "own kernels, which passed the gate, *skipped* those that could not run there. *Profiled* are those "
-        "it asked of profilers and other instruments. *Now* are the cases measured in that very execution; "
-        "the rest were in the recording, and fresh.",
+        "it asked of profilers and other instruments. *Now*, where there is such a column, are the cases "
+        "measured in that very execution; all others were in the recording. So a live execution shows that "
+        "a lesson runs on that GPU from its first cell to its last; its figures are the recording's.",
         "",
     ]
     for name in recorded:
+        store = Store(paths.DATA, name)
         none = "No lesson ran live here yet: its figures are of `rooflab record`, whose runs stand on "
         none += f"[its page](device-{name}.md)."
-        lines += _executed(
-            paths.DATA / name, f"Live on {readme.gpu_of(Store(paths.DATA, name))}", found, none
-        )
+        newest = str(store.runs()["finished"].max()) if len(store.runs()) else ""
+        lines += _executed(paths.DATA / name, f"Live on {readme.gpu_of(store)}", found, none, newest=newest)
     none = "These pages show the notebooks as committed: `rooflab report` replays them first."
     lines += _executed(paths.BUILD / "notebooks", "Replayed for these pages", found, none, folded=True)
     return "\n".join(lines)
 
 
 def _executed(
-    folder: Path, heading: str, found: Sequence[Opening], none: str, folded: bool = False
+    folder: Path, heading: str, found: Sequence[Opening], none: str, folded: bool = False, newest: str = ""
 ) -> list[str]:
+    """A section of executions; `newest`: when the recording's last run ended, said where that is later."""
     rows = executions.read(folder)
     rows = rows[rows["lesson"].isin([one.stem for one in found])]
     lines = [f"## {heading}", ""]
@@ -350,6 +353,8 @@ def _executed(
         versions = [f"{_NAMES.get(name, name)} {value}".strip() for name, value in named.items() if value]
         pages = f"{len(mine)} page{'s' * (len(mine) > 1)}"
         lines += [f"{pages}, {mine['seconds'].sum() / 60:.1f} minutes: {', '.join(versions)}.", ""]
+    if newest > rows["started"].max():
+        lines += [f"The recording that the lessons show is newer than these executions: {newest[:10]}.", ""]
     made = []
     for _, row in rows.iterrows():
         made.append(
@@ -360,7 +365,7 @@ def _executed(
                 "ended": "well" if row["ending"] == "ok" else row["ending"],
                 "cells": row["cells"],
                 **{name: row[name] for name in ("cases", "gated", "skipped", "profiled")},
-                "now": row["measured"],
+                **({"now": row["measured"]} if rows["measured"].any() else {}),
             }
         )
     table = readme.table(pd.DataFrame(made))

@@ -104,10 +104,11 @@ def _rivals(store: Store, best: pd.Series) -> pd.DataFrame:
 
 
 def shape(row: pd.Series) -> str:
-    """The sizes of a row in words: of attention, of a product, or of arrays."""
+    """The sizes of a row in words: of attention, with its format, of a product, or of arrays."""
     if not pd.isna(row["seq"]):
         seen = f", window {row['window']:,}" if not pd.isna(row["window"]) else ""
-        return f"{row['seq']:,} tokens, {row['heads']} heads of {row['head_dim']}{seen}"
+        form = str(row["format"]).upper()
+        return f"{row['seq']:,} tokens, {row['heads']} heads of {row['head_dim']}{seen}, {form}"
     if not pd.isna(row["k"]):
         tokens = f", {row['batch']:,} tokens" if not pd.isna(row["batch"]) and row["batch"] > 1 else ""
         return f"{row['n']} × {row['k']}{tokens}"

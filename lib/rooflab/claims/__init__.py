@@ -104,7 +104,8 @@ class Claim:
     in our words, the lesson's cell that looks at it ("02b_counters#Bytes"), its `tests`, as stated first, or
     what it `needs` that no recording holds; the `points` of the source's own checklist, and in `best` what
     changes in the arguments of its first test where this course's best kernel is asked instead of the
-    source's. `rests_on` says what else than a figure of a card a refutation finds wrong (RESTS_ON).
+    source's. `rests_on` says what else than a figure of a card a refutation finds wrong (RESTS_ON), `beside`
+    what the test leaves open.
     """
 
     id: str
@@ -118,6 +119,7 @@ class Claim:
     points: int = 0
     best: Mapping[str, Any] = field(default_factory=dict)
     rests_on: str = ""
+    beside: str = ""
 
     @property
     def name(self) -> str:

@@ -51,9 +51,22 @@ def board(claims: Iterable[Claim], evidence: Evidence) -> pd.DataFrame:
                 **{"value": found.value, "verdict": found.word, "ours": found.ours},
                 **{"best": verdict_of_best(claim, evidence, found), "lesson": claim.lesson},
                 **{"points": claim.points, "reason": reason(claim, found)},
+                "beside": beside(claim, evidence, found),
             }
         )
     return pd.DataFrame(rows)
+
+
+def beside(claim: Claim, evidence: Evidence, found: Verdict) -> str:
+    """What a verdict does not show, in sentences: what the claim's test leaves open, and, where it holds as
+    stated, those of its named restatements that do not hold.
+    """
+    said = [claim.beside] if claim.beside and found.value == found.value else []
+    named = [test for test in claim.tests if test.id and not test.opposes and found.word == HOLDS]
+    for test, again in ((test, judge(test, evidence)) for test in named):
+        if again.word in (REFUTED, SHORT):
+            said.append(f"Asked as {test.id} it does not hold: {again.tested}; measured {again.measured}.")
+    return " ".join(said)
 
 
 # Why a statement is refuted.

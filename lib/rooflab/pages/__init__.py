@@ -18,6 +18,8 @@ Rows = Any
 # drawing, or neither.
 Opening = tuple[str, Sequence[str], tuple[Figure, str] | diagram.Drawing | None]
 SOURCES = {"live": "measured here", "replay": "replayed"}  # where figures are from, by the mode
+# The caption of a table with a column "By datasheet" of a product or of attention.
+BY_DATASHEET = "Every rung and peer; by datasheet: bytes over bandwidth or operations over peak, the longer"
 NEAR = 1.25  # a prediction holds where the measured time is within this factor of it
 
 

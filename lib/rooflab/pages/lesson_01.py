@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
+from rooflab.records.case import Case
+from rooflab.studies import bandwidth as bandwidth_study
 from rooflab.view import page, plot
 
 # What a thread loads in each rung of `read`: words beside its bar.
@@ -29,7 +32,7 @@ def bandwidth(rows: Rows, here: Lab, size: str) -> Opening:
     text += f", {best['gb_s'] / here.spec.dram_gb_s:.0%} of its datasheet" if here.spec else ""
     share = first["gb_s"] / best["gb_s"]
     text += f"; the kernel that one writes first reaches {share:.0%} of that"
-    text += ", with every byte used: it keeps too few in flight" if share < 0.9 else ""
+    text += ", with every byte used, partly because it keeps too few in flight" if share < 0.9 else ""
     able = [
         "compute how many bytes a memory needs in flight (Little's law)",
         "bring a streaming kernel to the roof",
@@ -45,6 +48,22 @@ def bandwidth(rows: Rows, here: Lab, size: str) -> Opening:
             f" The roof is the best rung's rate on {plot.size_text(4 * int(own_size[1]))} (lesson 01b)."
         )
     return f"{text}.", able, (figure, caption)
+
+
+def rate_around(here: Lab, size: float) -> str:
+    """What share of the read roof the sizes next to `size`, bytes in flight on an SM, reach on the page's
+    measured curve; empty where none lies on both sides.
+    """
+    cases = [c for c in here.cases("bandwidth") if (c.operator, c.impl) == ("read", "4_grid")]
+    cases = here.held("bandwidth", [case for case in cases if "blocks=" in case.options])
+    rows = here.measure("bandwidth", cases) if cases else pd.DataFrame()
+    sms, roof = int(here.run["sms"]), here.roof["dram_read"].value
+    by = {bandwidth_study.in_flight_bytes(Case.from_row(row), sms): row["gb_s"] for _, row in rows.iterrows()}
+    fewer, more = max((s for s in by if s <= size), default=0), min((s for s in by if s >= size), default=0)
+    if not fewer or not more:
+        return ""
+    ends = [f"{at / 1024:.0f} KiB at {by[at] / roof:.0%}" for at in dict.fromkeys((fewer, more))]
+    return f" The next section's curve has {' and '.join(ends)} of the roof."
 
 
 def sweep_chart(sweep: Rows, gpu: str, ceiling: float, l2: int) -> tuple[Figure, str]:

@@ -9,6 +9,7 @@ import pandas as pd
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.pages import Rows, spread
+from rooflab.pages.lesson_01 import rate_around
 from rooflab.studies import bandwidth, environment
 from rooflab.view import diagram, display, explorer, plot
 from rooflab.words import listed
@@ -182,10 +183,10 @@ def why_slow(counted: Any, need: float, sms: int, here: Any) -> None:
     )
     text += "thread also starts, sums with its block, and ends. These were not told apart."
     display.say(text)
-    _second(found, each, slots)
+    _second(here, found, each, slots)
 
 
-def _second(found: Any, each: float, slots: int) -> None:
+def _second(here: Lab, found: Any, each: float, slots: int) -> None:
     """Say what rung 2's wide loads bring, of the counted ladder, on an SM that needs `each` bytes."""
     wide, most = found[found["impl"] == "2_vector"], found["dram_pct"].max()
     if wide.empty:
@@ -197,7 +198,7 @@ def _second(found: Any, each: float, slots: int) -> None:
         text += (
             f"than the lone latency asks for. Still it keeps DRAM only {busy:.0f}% busy, the busiest rung "
         )
-        text += f"{most:.0f}%. Find {could / 1024:.0f} KiB on the measured curve of the next section."
+        text += f"{most:.0f}%.{rate_around(here, could)}"
         display.say(text)
 
 

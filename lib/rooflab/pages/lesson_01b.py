@@ -129,8 +129,8 @@ def copies(here: Any, large: Any, ladders: Any) -> Any:
         lines.append(
             f"The CUDA runtime's `cudaMemcpyAsync` copies {plot.size_text(4 * at)} at "
             f"{named['graph', at]:,.0f} GB/s as a node of a graph and at {named['event', at]:,.0f} called "
-            f"eagerly; from {plot.size_text(4 * slow[0])} on it is slower as a node. Why, no trace here "
-            "shows. **The clock decides** which rate one sees."
+            f"eagerly; from {plot.size_text(4 * slow[0])} on it is slower as a node. Why is not known: "
+            "only eager copies were traced. **The clock decides** which rate one sees."
         )
     else:
         lines.append(f"On the {gpu} the runtime's copy runs at the same rate by both clocks.")
@@ -147,7 +147,7 @@ def copies(here: Any, large: Any, ladders: Any) -> Any:
 
 
 def transfers_traced(here: Any) -> None:
-    """Show what the timeline saw of each library copy, folded."""
+    """Show what the timeline saw of each library copy, folded: a copy of the runtime, or a kernel."""
     traced = here.profile("bandwidth", bandwidth.traced(), "nsys")
     groups = traced.groupby("case", sort=False)
     kinds = groups[["kind", "short"]].first()
@@ -157,7 +157,7 @@ def transfers_traced(here: Any) -> None:
     names = {"call": "Eager, traced by Nsight Systems", "kind": "Activity"}
     names |= {"short": "What ran", "us": "µs"}
     size = plot.size_text(4 * (bandwidth.traced()[0].n or 0))
-    title = f"What ran when each copy was called eagerly, {size} an array"
+    title = f"What each library's copy is, when called eagerly: a kernel or a copy of the runtime; {size}"
     display.table(kinds, names, {"us": "{:.1f}"}, title, folded=True)
 
 

@@ -14,7 +14,7 @@ from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import Model
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_02 import published
-from rooflab.pages.lesson_02b_causes import BOUND, off_percent
+from rooflab.pages.lesson_02b_causes import BOUND, asked_again, off_percent
 from rooflab.pages.lesson_02b_causes import blocks as blocks
 from rooflab.pages.lesson_02b_causes import plan as plan
 from rooflab.pages.lesson_02b_fixed import alone as alone
@@ -199,6 +199,7 @@ def longest(top: Rows, gpu: str) -> None:
         f"attention, the rest are PyTorch's. *L2 hit %* is left out below {counters.FEW_BYTES / 1e6:.0f} MB: "
     )
     said += "hits and requests are counted in different runs, and of few requests the rate may pass 100."
+    said += asked_again(rated[rated["class"] == "weight"])
     display.fold_parts(
         f"The counters of a decode step's longest launches, {gpu}",
         [said, (rated, heads, forms, "By their time together; counters of the first of a kind")],

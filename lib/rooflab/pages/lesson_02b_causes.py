@@ -26,9 +26,9 @@ def plan(products: Rows, step: Rows, timed: Rows, read: float, sms: int) -> None
     text = f"Why do {count} products take {took:.0f} µs instead of {least:.0f}? "
     not_it = listed([f"not {cause}" for cause in out])
     text += f"By the counters it is {not_it}. " if out else "The counters rule no cause out. "
-    text += f"They leave {listed(left)} possible" if left else ""
+    text += f"They do not rule out {listed(left)}" if left else ""
     if "too few blocks" in left and (some := _open(step, products, sms)):
-        text += f", for {listed(f'`{part}`' for part in some)}"
+        text += f" for {listed(f'`{part}`' for part in some)}"
     text += ". " if left else ""
     fixed, rate = launch_rule.line(timed.bytes, timed.median_us, read)
     due = count * fixed + layer_sum(products, rate)[1]
@@ -175,4 +175,16 @@ def _held_said(held: list[str], counts: Rows, products: Rows, sms: int) -> str:
         f" But it may be too small. A block of {words} reads about as fast as one of "
         f"`{full}` ({each[full]:.0f}) or faster, yet {idle} or more SMs have none: with more blocks "
         "these might take less time. That was not tried."
+    )
+
+
+def asked_again(weights: Rows) -> str:
+    """That weight products ask L2 for much more than their matrix, where by their hit rates they do."""
+    often = weights[weights.l2_hit_pct > 20]
+    if often.empty:
+        return ""
+    each = [f"`{row.part}` for {row.mb / (1 - row.l2_hit_pct / 100):.1f} MB" for row in often.itertuples()]
+    return (
+        f" By their hit rates some products ask L2 for more than DRAM moves: {listed(each)}. What they ask "
+        "for again is not known."
     )

@@ -197,13 +197,23 @@ def fixed_time(timed: Rows, products: Rows, read: float) -> None:
     )
     text += f"{due:.0f} µs. In the running model they take {took:.0f}: "
     text += (
-        "**the fixed time accounts for what they take beyond their bytes.** It was fitted to products timed "
-        "alone, so this is a test of it; where single products lie off the line, their errors cancel in the "
-        "sum."
+        "**the fixed time accounts for what they take beyond their bytes.** "
+        + _of_same_shapes(timed, products)
         if explains(count * fixed, due, took)
         else f"the rule gives {due / took:.0%} of that."
     )
     display.say(text)
+
+
+def _of_same_shapes(timed: Rows, products: Rows) -> str:
+    """What the sum of a layer's products tests of a fit to the `timed` ones."""
+    inside = products[products.part != "lm_head"]
+    fitted, seen = (set(zip(rows.n, rows.k, strict=True)) for rows in (timed, inside))
+    text = "The fit holds these shapes, timed alone, so this shows that two clocks agree, and tests no other "
+    text += "shape"
+    if not seen <= fitted:
+        text = "The fit does not hold all of these shapes, so this is a test of it"
+    return f"{text}; where single products lie off the line, their errors cancel in the sum."
 
 
 def _spread(timed: Rows, half: float, rate: float) -> str:

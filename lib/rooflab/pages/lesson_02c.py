@@ -12,14 +12,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from rooflab.analysis import time_breakdown
-from rooflab.hardware import device, roofline
+from rooflab.hardware import device
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import Model
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_02 import published
-from rooflab.pages.lesson_02b import fp16_peak
 from rooflab.pages.lesson_02b_fixed import laptop_line
+from rooflab.pages.lesson_02c_prefill import prefill as prefill
 from rooflab.studies import attribution, launch_rule
 from rooflab.studies.launch_rule import Rule
 from rooflab.view import diagram, display, explorer, page, plot
@@ -132,9 +132,9 @@ def why_they_differ(two: Two, eager: Rows, model: Model) -> None:
         f"The memory here is {ratio:.0f} times as fast: an average product's bytes take "
         f"{each / two.laptop.gb_s:.0f} µs there and {each / two.here.gb_s:.1f} µs here. **The bytes got "
         "faster, the fixed time of a product did not**. By a line through this trace's products it is "
-        f"{two.here.product_us:.1f} µs here (part 02b fits products timed alone, so its figure differs a "
-        f"little), by one through the laptop's published products {two.laptop.product_us:.1f} µs there; the "
-        f"drawing gives both GPUs the {two.here.product_us:.1f}. The {others:,} other launches, which move "
+        f"{two.here.product_us:.1f} µs here (part 02b fits products timed alone), by one through "
+        f"the laptop's published products {two.laptop.product_us:.1f} µs there; the drawing gives both GPUs "
+        f"the {two.here.product_us:.1f}. The {others:,} other launches, which move "
         "few bytes, take "
         f"{100 - two.ours:.0f}% of the GPU's time here. The test below shows how well their time here fits "
         "the laptop."
@@ -188,6 +188,7 @@ def tested(two: Two, model: Model, here: Lab) -> None:
             if near < 5
             else f"The prediction is {near:.1f} points off or more: the laptop needs another explanation. "
         )
+        + _little_confirmed(law, model, predicted)
         + f"For a token it gives {total / 1e3:.1f} ms of GPU time; published are "
         f"{known['decode_kernels'] / 1e3:.1f}. With the laptop's own fixed time and rate of a product, from "
         f"its published products, the rule gives {100 * two.laptop.share(model):.1f}%."
@@ -199,6 +200,20 @@ def tested(two: Two, model: Model, here: Lab) -> None:
         f"the rule, {min(rest) / 1e3:.1f} to {max(rest) / 1e3:.1f} published, so the rule gives "
         f"{_percents([ruled / each - 1 for each in rest])}. Whether the library launched more of them "
         "there, or each took longer, the profile does not say."
+    )
+
+
+def _little_confirmed(law: Rule, model: Model, predicted: float) -> str:
+    """That the predicted share, in percent, would be nearly the same without a product's fixed time, where it
+    would: then the test says little of that time.
+    """
+    without = replace(law, product_us=0.0)
+    bare, share = without.weights_us(model), 100 * without.share(model)
+    if abs(share - predicted) > 3:
+        return ""
+    return (
+        f"But this tests the fixed time of a product hardly at all: without one the rule gives {share:.1f}% "
+        f"instead of {predicted:.1f}, for the bytes alone take {bare / 1e3:.1f} ms there. "
     )
 
 
@@ -223,11 +238,11 @@ def every_gpu(two: Two, model: Model, here: Lab, when: str) -> None:
     fig, ax = plot.figure(title=title, height=4.6)
     plot.bars(ax, mine.gpu + mine.gb_s.map(", {:,.0f} GB/s".format), mine["%"], "%")
     caption = f"{title} for {model.name}, fitted on {here.run.gpu}, {when}. "
-    slow, fast = mine.iloc[0], mine.iloc[-1]
-    caption += (
-        f"The faster the memory, the smaller the share: {slow['%']:.0f}% on {slow.gpu}, {fast['%']:.0f}% "
-    )
-    caption += f"on {fast.gpu}. Assumed everywhere: {two.here.product_us:.1f} µs a product, "
+    gpus = sorted(map(device.get, device.names()), key=lambda gpu: gpu.dram_gb_s)
+    laws = [time_breakdown.elsewhere(two.here, sheet(here, two), gpu) for gpu in (gpus[0], gpus[-1])]
+    slow, fast = (100 * law.share(model) for law in laws)
+    caption += f"The faster the memory, the smaller the share: {slow:.0f}% on {gpus[0].name}, {fast:.0f}% "
+    caption += f"on {gpus[-1].name}. Assumed everywhere: {two.here.product_us:.1f} µs a product, "
     caption += f"{two.here.other_us:.2f} µs any "
     plot.show(fig, f"{caption}other launch, as here.")
 
@@ -247,58 +262,6 @@ def who_waits(two: Two, step: Any, model: Model, here: Lab) -> None:
         f"Python in the eager loop. On the laptop a launch cost its caller "
         f"{published()['decode'] / step.launches:.0f} µs, if it made as many launches as here."
     )
-
-
-# --- many tokens at once ------------------------------------------------------------------------------------
-
-
-def prefill(trace: Rows, busy: Rows, model: Model, here: Lab) -> None:
-    """Fold what bounds a prompt's products, and attention's share of its time beside that of the FLOPs;
-    `busy` is by prompt.
-    """
-    gpu, ridge = here.run.gpu, roofline.ridge(here.roof["dram_read"].value, fp16_peak(here))
-    shared = time_breakdown.by_class(trace[trace.operator == "prefill"])
-    split = shared.pivot_table("pct", "seq", "class", fill_value=0)
-    whole = pd.Series({n: model_shapes.prefill_flops(model, n) for n in split.index})
-    linear = 2 * (model_shapes.body(model) * split.index + model_shapes.head(model))
-    split["flops"] = 100 * (1 - linear / whole)
-    split["rest"] = 100 - split.weight - split.attention
-    split["busy"] = busy.busy_pct
-    split["intensity"] = [_intensity(model, n) for n in split.index]
-    ends = f"{split.attention.iloc[0]:.0f}% of the GPU's time at {split.index[0]:,} tokens and "
-    ends += f"{split.attention.iloc[-1]:.0f}% at {split.index[-1]:,}"
-    lines = [
-        "The rule is for one token at a time. A prompt's tokens go through the model together (*prefill*), "
-        f"so each weight is used for all of them. {_sides(split.intensity, ridge)}",
-        "Attention's work grows with the square of the prompt's length, all other work in proportion to it. "
-        f"Here attention takes {ends}.",
-    ]
-    display.fold_items("Many tokens at once: what bounds the products, and what attention takes", lines)
-    heads = {"seq": "tokens", "flops": "attention, % of FLOPs (predicted)"}
-    heads |= {"attention": "attention, % of GPU time", "weight": "products, %"}
-    heads |= {"rest": "all else, %", "busy": "GPU busy, %", "intensity": "products, FLOP per byte"}
-    forms = dict.fromkeys(list(heads)[1:], "{:.0f}") | {"seq": "{:,}"}
-    title = f"Prefill of {model.name}, eager, {gpu}, beside the predicted FLOPs"
-    display.table(split.reset_index(), heads, forms, title, folded=True)
-
-
-def _intensity(model: Model, tokens: int) -> float:
-    """FLOP for each byte of the products of one layer with so many tokens."""
-    layer = [each for each in model_shapes.projections(model) if each.times == model.layers]
-    flops = sum(roofline.gemm_flops(tokens, each.n, each.k) for each in layer)
-    return flops / sum(roofline.gemm_bytes(tokens, each.n, each.k, 2) for each in layer)
-
-
-def _sides(intensity: Rows, ridge: float) -> str:
-    """From which prompt on arithmetic bounds the products, by the ridge; `intensity` is by tokens."""
-    text = f"A layer's products do {intensity.iloc[0]:,.0f} FLOP for each byte with {intensity.index[0]:,} "
-    text += f"tokens; the ridge lies at {ridge:.0f}. "
-    right = intensity.index[intensity > ridge]
-    if not len(right):
-        return f"{text}So memory still bounds them with every prompt here."
-    if len(right) == len(intensity):
-        return f"{text}So the tensor cores bound them, not the memory."
-    return f"{text}So memory still bounds them there, and the tensor cores from {right[0]:,} tokens on."
 
 
 # --- what it would be worth ---------------------------------------------------------------------------------

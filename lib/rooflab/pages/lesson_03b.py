@@ -16,6 +16,7 @@ from rooflab.pages.lesson_03b_climb import changes_with_strips as changes_with_s
 from rooflab.pages.lesson_03b_climb import flying, latency, launched, measured_need, mib, recorded, start_us
 from rooflab.pages.lesson_03b_climb import left_by_rung_3 as left_by_rung_3
 from rooflab.pages.lesson_03b_climb import result as result
+from rooflab.pages.lesson_03b_climb import timed_again as timed_again
 from rooflab.studies import drawn as watched
 from rooflab.studies import gemv as study
 from rooflab.view import diagram, display, page, plot
@@ -325,7 +326,7 @@ def takeaway(rows: Rows, smaller: Rows, parts: Rows, here: Lab, n: int) -> None:
     best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
     text = f"- On the {gpu} {best['impl']} reads {best['gb_s']:,.0f} GB/s of a {n:,} × {n:,} matrix, "
     text += f"{best['roof_fraction']:.0%} of the roof; realizar's coalesced rung "
-    text += f"{slowest['gb_s']:,.0f} GB/s.\n"
+    text += f"{slowest['gb_s']:,.0f} GB/s. {timed_again(here, rows, n)}".rstrip() + "\n"
     text += "- Change one suspect at a time. Blocks and loads in flight grow together"
     if blamed(smaller, parts):
         text += "; here more blocks alone brought nothing, and more bytes in flight did"

@@ -57,6 +57,21 @@ def start_us(here: Lab) -> float:
     return bandwidth.fixed_us(found, here.roof["dram_read"].value) if len(found) else float("nan")
 
 
+def timed_again(here: Lab, rows: Rows, n: int) -> str:
+    """That sweeps of this page and of 03c time kernels of the ladder `rows` once more, with both rates; empty
+    where none was.
+    """
+    rung, sms = gemv.LADDERS["gemv"][2], int(here.run["sms"])
+    same = f"splits={gemv.splits_of(rung, n, n, rung.with_defaults({}), sms)}"
+    cases = [case for case in (*study.splits_sweep(n), *study.padding(n)) if case.options in (same, "pad=1")]
+    again = here.held("gemv", [case for case in cases if case in here.cases("gemv")])
+    by = rows.set_index("impl")["gb_s"]
+    found = here.measure("gemv", again) if again else rows.head(0)
+    found = found[found["impl"].isin(by.index)]
+    said = [f"{row.impl} ({by[row.impl]:,.0f} and {row.gb_s:,.0f})" for row in found.itertuples()]
+    return f"Timed twice, in the ladder and in a sweep: {listed(said)}." if said else ""
+
+
 def measured_need(here: Lab) -> str:
     """That the latency of a lone load gives only the least that the read roof needs in flight, and what
     lesson 01 measured, as the end of a clause: " at least (8.3 MiB for 98% of it, by lesson 01)".

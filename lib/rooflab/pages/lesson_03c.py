@@ -309,8 +309,9 @@ def hypotheses_said(verdicts: Rows) -> None:
     if word["H4"] == claims.REFUTED and word["H4 in rows"] == claims.HOLDS:
         lines.append(
             f"H4: in realizar's layout, loads of 16 bytes a lane have {value['H4']:.2f} times the speed of "
-            "4 bytes, for a reason that part 03b did not find. Its restatement compares 16 bytes with 2, in "
-            f"FP16 rows as models store them: {value['H4 in rows']:.2f} times."
+            "4 bytes, by a kernel with a quarter of the threads; why, part 03b did not find. Its restatement "
+            f"compares 16 bytes with 2, in FP16 rows as models store them: {value['H4 in rows']:.2f} times. "
+            "The two rungs unroll differently too."
         )
     if word["H5"] == claims.HOLDS and word["H5 two-sided"] == claims.REFUTED:
         lines.append("H5 holds by a test that cannot see a loss; tested for gain and loss, it is refuted.")

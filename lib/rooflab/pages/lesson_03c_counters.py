@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rooflab import claims
 from rooflab.analysis import coalescing
@@ -132,7 +132,8 @@ def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
     diagram.tried(rows, heads, FILLS, f"Realizar's tests, put to three kernels on the {gpu}").show()
     words = [[each.word for each in found[subject]] for subject in subjects]
     each = list(zip(found["id"], *words, strict=True))
-    lines = _by_power(each, _fooled(each, evidence))
+    by_roof = {claim.name: test for claim in put for test in claim.tests[1:] if _is_share(test)}
+    lines = _by_power(each, _fooled(each, evidence), lambda ids: _as_shares(ids, by_roof, evidence))
     lines.append("**Left out**: E8, whose bar is the strided kernel's own time.")
     display.say("\n".join(f"- {line}" for line in lines) + _by_kernel(each))
 
@@ -150,8 +151,34 @@ def _taking(evidence: Evidence, subject: str) -> str:
         return ""
 
 
-def _by_power(each: Sequence[tuple[str, ...]], fooled: Sequence[str]) -> list[str]:
-    """What the tests do, a line a kind: `each` is a test with its verdicts on the three kernels."""
+def _is_share(test: claims.Test) -> bool:
+    return test.quantity == "share of the read roof"  # of a matrix of coalescing.SIZE
+
+
+def _as_shares(ids: Sequence[str], by_roof: Mapping[str, claims.Test], evidence: Evidence) -> str:
+    """That lax tests do their work where their bars are shares of the roof; nothing where they do not."""
+    try:
+        bad, good = (coalescing.share(evidence, impl) for impl in (coalescing.STRIDED, claims.BEST))
+    except NoEvidence:
+        return ""
+    asked = [by_roof[i].bar.value for i in ids if i in by_roof]
+    if len(asked) < len(ids) or not bad < min(asked) <= max(asked) < good:
+        return ""
+    low, high = (f"{share:.0%}" for share in (min(asked), max(asked)))
+    span = low if low == high else f"{low} to {high}"
+    return (
+        f" Their bars ask {span} of the bandwidth of the card that they were set for. Here the strided "
+        f"kernel has {bad:.0%} of the roof and the best {good:.0%}: as shares of the roof these tests do "
+        "their work, in their own units they are lax on this card."
+    )
+
+
+def _by_power(
+    each: Sequence[tuple[str, ...]], fooled: Sequence[str], lax: Callable[[Sequence[str]], str]
+) -> list[str]:
+    """What the tests do, a line a kind: `each` is a test with its verdicts on the three kernels, and `lax`
+    says more of those that pass a bad kernel and a good one.
+    """
     holds, refuted = claims.HOLDS, claims.REFUTED
     blind = [i for i, bad, middle, good in each if bad == middle == good != claims.UNRECORDED]
     left = [row for row in each if row[0] not in (*blind, *fooled)]
@@ -164,7 +191,7 @@ def _by_power(each: Sequence[tuple[str, ...]], fooled: Sequence[str]) -> list[st
     lines = []
     for says, pair in kinds.items():
         if ids := [i for i, bad, _, good in left if (bad, good) == pair]:
-            lines.append(f"{says}: {listed(ids)}.")
+            lines.append(f"{says}: {listed(ids)}.{lax(ids) if pair == (holds, holds) else ''}")
     if fooled:
         lines.append(
             f"**Fooled**: they refute the strided kernel and pass the coalesced one, which is slower still: "

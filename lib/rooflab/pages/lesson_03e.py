@@ -196,8 +196,8 @@ def judged(reports: Rows, gpu: str) -> None:
     if said.loc["early_exit", "watch"]:
         display.say(
             "**Why the watcher reports early_exit all the same.** It holds a kernel to the stricter rule: "
-            "all threads of a block come to the barrier. The numbers that were "
-            "never loaded do not trip it; they show as a wrong result."
+            "all threads of a block come to the barrier. It stops the block there, before a number is read "
+            "that was never stored; that it would report as well, as *uninitialised* (lesson 00)."
         )
 
 
@@ -205,12 +205,15 @@ def _lucky(n: int, k: int) -> str:
     """Why half_barrier's result is right with one block of n columns and k rows: who waits where, and who
     stores the second tile.
     """
-    text = (
-        "**Why half_barrier is right, most likely.** The GPU counts who waits, and not at which of the two "
-    )
-    text += f"barriers. So the {_TILE - n} threads at barrier 2 let the {n} at barrier 1 go on, and x_tile "
-    text += "is complete by then: all threads store before either barrier. From here on the "
-    text += f"{_TILE - n} are a tile ahead and could overwrite numbers that the {n} still read. "
+    text = "**Why half_barrier is right, most likely.** "
+    if n % 32:
+        text += f"Lanes of warp {n // 32} wait at both barriers: since Volta the lanes of a warp may part "
+        text += "and wait apart, which lesson 00 leaves out. "
+    text += "The GPU counts who waits, and not at which of the two barriers. "
+    text += f"So the {_TILE - n} threads at barrier 2 let the {n} at barrier 1 go on, and x_tile is complete "
+    text += "by then: all threads store before either barrier. "
+    text += f"From here on the {_TILE - n} are a tile ahead and could overwrite numbers that the {n} still "
+    text += "read. "
     rest = k - _TILE
     if 0 < rest <= n:
         text += f"But of k = {k} only {rest} numbers are left, and threads 0 to {rest - 1} store those: "

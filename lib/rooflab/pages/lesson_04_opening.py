@@ -11,8 +11,7 @@ from rooflab.lab import Lab
 from rooflab.ops import gemv
 from rooflab.pages import Opening, Rows, bars
 from rooflab.studies import int4 as study
-from rooflab.view import plot
-from rooflab.words import times
+from rooflab.view import display, plot
 
 SOURCE, FASTEST = "decode-roofline's kernel", "fused, fastest rung"
 _CALLED = {"torch.matmul": "FP16, cuBLAS", study.TWO_OP: "two-op, our kernel"}
@@ -104,19 +103,18 @@ def ladder_gains(here: Lab, n: int, k: int) -> str:
     """How many times as fast as FP16 by cuBLAS the fastest INT4 kernels are, on a matrix of n x k and on the
     largest recorded; empty where neither was recorded.
     """
-    us = _one_token(here).pivot_table("median_us", ["n", "k"], "called")
-    if not {FASTEST, _CALLED["torch.matmul"]} <= {*us}:
+    by = {name: rows.set_index(["n", "k"]) for name, rows in _one_token(here).groupby("called")}
+    ours, dense = (by.get(name, pd.DataFrame()) for name in (FASTEST, _CALLED["torch.matmul"]))
+    gains = {at: display.gain(ours.loc[at], dense.loc[at]) for at in ours.index if at in dense.index}
+    if not gains:
         return ""
-    gains = (us[_CALLED["torch.matmul"]] / us[FASTEST]).dropna()
-    if gains.empty:
-        return ""
-    largest = max(gains.index, key=lambda shape: shape[0] * shape[1])
+    largest = max(gains, key=lambda shape: shape[0] * shape[1])
     others = f"one of {largest[0]:,} × {largest[1]:,}"
     text = "The best kernels of [part 04b](04b_ladder.ipynb) are "
-    if (n, k) not in gains.index:
-        return f"{text}{times(gains[largest])} times as fast as FP16 by cuBLAS on {others}."
-    text += f"{times(gains[n, k])} times as fast as FP16 by cuBLAS on this matrix"
-    return text + (f", and {times(gains[largest])} times on {others}." if (n, k) != largest else ".")
+    if (n, k) not in gains:
+        return f"{text}{gains[largest]} times as fast as FP16 by cuBLAS on {others}."
+    text += f"{gains[n, k]} times as fast as FP16 by cuBLAS on this matrix"
+    return text + (f", and {gains[largest]} times on {others}." if (n, k) != largest else ".")
 
 
 def _longer(by: Rows) -> bool:

@@ -25,7 +25,7 @@ from rooflab.studies import int4 as study
 from rooflab.view import diagram, display, page, plot
 from rooflab.view.diagram.reading import part_of
 from rooflab.view.diagram.words import half
-from rooflab.words import listed, times
+from rooflab.words import listed
 
 # What decode-roofline's kernel does with each weight, an instruction each; loads and addresses come on top.
 LEAST = ("shift", "mask", "- 8", "to float", "x to float", "× and + in one")
@@ -207,8 +207,15 @@ def steps_compared(ladder: dict[Any, Any], large: Any, rungs: Any, gpu: str, tun
     text = f"**{best.name} {display.against(best, big.loc[rungs[0].name])} rung 1** at "
     text += f"{large[0]:,} × {large[1]:,}"
     if "torch.matmul" in big.index:
-        text += f", and {display.against(best, big.loc['torch.matmul'])} FP16 in cuBLAS"
-    text += f" on the {gpu}.\n"
+        dense = big.loc["torch.matmul"]
+        how = f"runs at {display.gain(best, dense)} times the speed of"
+        how = display.against(best, dense) if display.level(best, dense) else how
+        text += f", and {how} FP16 in cuBLAS"
+    text += f" on the {gpu}."
+    if "torch.matmul" in big.index and display.scattered(dense):
+        text += f" (The middle half of FP16's samples lies between {dense['q1_us']:.1f} and "
+        text += f"{dense['q3_us']:.1f} µs.)"
+    text += "\n"
     for shape, found in ladder.items():
         own = found[found["kind"] == "own"].sort_values("median_us").iloc[0]
         choice = found[found["case"] == tuned[shape]].iloc[0]
@@ -433,8 +440,7 @@ def takeaway(gpu: str, afford: float, shown: Rows, large: Any, big: Rows, weight
         f"- {large[0]:,} × {large[1]:,}: {fastest['impl']} reaches {fastest['roof_fraction']:.0%} of the roof"
     )
     if "torch.matmul" in big.index:
-        gain = big.loc["torch.matmul", "median_us"] / fastest["median_us"]
-        text += f" and {times(gain)} times the speed of FP16, "
-        text += f"of the {2 / weight:.1f} that the bytes allow"
+        text += f" and {display.gain(fastest, big.loc['torch.matmul'])} times the speed of FP16"
+        text += f". It reads 1/{2 / weight:.1f} of the bytes"
     text += "."
     display.say(text)

@@ -11,8 +11,8 @@ from rooflab.view import display
 from rooflab.view.diagram.reading import part_of
 from rooflab.words import counted, listed
 
-_BARRIER = 0.1  # cycles an instruction at barriers, from which on they are said
 _COUNTED = {"K_WARPS": "warp", "STAGES": "slot", "RESIDENT": "block"}
+_WIDER = 2  # the rung whose loads are wider than those of the rung before
 _NEAR = 0.7  # share of the issue slots in use, from which on they are taken for a near limit
 
 
@@ -64,6 +64,11 @@ def brings(
         text += f" and spends {seen['each'][row['impl']]:.1f}." if row["impl"] in seen.index else "."
         text += tuned_block(_options(row), rungs[two - 1].with_defaults(_options(after)))
         text += _more_tiles(seen, row, after["impl"], rungs[two - 1])
+        if len(ladder[ladder["impl"].str.startswith(rungs[one - 1].name)]) == 1:
+            text += (
+                f" Rung {one} was not timed with other constants on this matrix, so the way from it to the "
+            )
+            text += f"tuned rung {two} may be tuning as much as the rung's idea."
     display.say(text)
 
 
@@ -134,36 +139,33 @@ def _cause(was: Any, now: Any, two: int, rungs: Any) -> str:
     where the counters do not say.
     """
     faster, fewer = was["median_us"] / now["median_us"], was["each"] / now["each"]
-    waited, waits = _waited(was), _waited(now)
-    met = bool(max(row["stall_barrier"] for row in (was, now)) > _BARRIER)
-    told = f"a warp waits for memory {'or at a barrier ' * met}{waits:.1f} cycles an instruction instead of "
-    told += f"{waited:.1f}"
     used = f"the schedulers use {now['issue_active']:.0%} of their slots instead of {was['issue_active']:.0%}"
     if display.level(was, now):
         if not fewer > 1:
             return ""
-        text = f" Fewer instructions save no time here: {used}"
-        if not waits > waited:
-            return f"{text}."
-        text += f", and {told} (partly because the same waiting falls on fewer instructions)"
+        text = f" Fewer instructions save no time here: {used}."
         if was["issue_active"] > _NEAR:
-            text += ". So the rung before was near two limits at once, slots and the latency of memory. This "
-            return f"{text}one moves away from the first, and the second keeps the time."
-        return f"{text}."
+            text += " So slots alone did not limit the rung before; what else did, the counters do not tell."
+        return text
     if faster < 1:
         return f" On this matrix that is slower.{_less_in_flight(was, now, two, rungs)}"
     both = f"{faster:.2f} times as fast with {fewer:.2f} times fewer instructions"
     if was["issue_active"] > _NEAR and abs(faster - fewer) <= 0.25 * (fewer - 1):
+        text = f" Time falls as the instructions do: rung {two} is {both}"
+        if abs(was["issue_active"] - now["issue_active"]) >= 0.05:
+            return f"{text}."
+        text += f", and the schedulers use about the same share of their slots, {was['issue_active']:.0%} "
+        text += f"before and {now['issue_active']:.0%} after. That fits issue slots as the limit of the rung "
+        return f"{text}before{', though loads are wider in this step, too' * (two == _WIDER)}."
+    if faster > fewer and now["slots"] > now["bytes_us"]:
         return (
-            f" Time falls as the instructions do: rung {two} is {both}, and the schedulers use about the "
-            f"same share of their slots, {was['issue_active']:.0%} before and {now['issue_active']:.0%} "
-            "after. So issue slots limited the rung before."
-            if abs(was["issue_active"] - now["issue_active"]) < 0.05
-            else f" Time falls as the instructions do: rung {two} is {both}."
+            f" It is {both}, and {used}. Issuing takes at least {now['slots']:.0f} of its "
+            f"{now['median_us']:.0f} µs, the bytes {now['bytes_us']:.0f}: issue slots are a "
+            f"nearer limit than DRAM.{_two_changes(two, rungs)}"
         )
-    if faster > fewer and waits < waited:
-        return f" It is {both}, and waits are shorter: {told}.{_two_changes(two, rungs)}"
-    if fewer > faster and now["slots"] < now["bytes_us"]:
+    if faster > fewer:
+        return f" It is {both}; the counters do not tell what brings the rest.{_two_changes(two, rungs)}"
+    if now["slots"] < now["bytes_us"]:
         return (
             f" It is {both}. Issuing them takes {now['slots']:.0f} µs, and the bytes at the read roof "
             f"{now['bytes_us']:.0f} µs: memory is now the nearer limit."
@@ -180,11 +182,6 @@ def _two_changes(two: int, rungs: Any) -> str:
         f" Two things change in this step, {before.rows} → {after.rows} rows a warp and k dealt to "
         f"{before.k_warps} → {after.k_warps} warps. The record does not tell what each brings."
     )
-
-
-def _waited(row: Any) -> float:
-    """Cycles that a warp waits for memory or at a barrier, an instruction."""
-    return float(row["stall_long_scoreboard"] + row["stall_barrier"])
 
 
 def _less_in_flight(was: Any, now: Any, two: int, rungs: Any) -> str:

@@ -24,7 +24,8 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     ours = here.measure("int4", picks)
     theirs = here.measure("int4", dense)
     us = ours.set_index("batch")["median_us"]
-    gain = (theirs.drop_duplicates("batch").set_index("batch")["median_us"] / us).dropna()
+    mine, dense = (rows.drop_duplicates("batch").set_index("batch") for rows in (ours, theirs))
+    both = [batch for batch in us.index if batch in dense.index]
     last, gpu = us.index[-1], here.run["gpu"]
     answer = f"For {drawn[0]:,} × {drawn[1]:,} weights on the {gpu}, read once for all tokens, {last} tokens "
     answer += f"take {us[last] / us.iloc[0]:.2f} times as long as {us.index[0]}"
@@ -33,9 +34,9 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
         answer += f" ({more:.{0 if more >= 10 else 1}f} times the tokens a second)"
     if ours["impl"].iloc[0] != ours["impl"].iloc[-1]:
         answer += ", each with the kernel that suits it"
-    if len(gain):
-        answer += f". INT4 is {_fast(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
-        answer += f"{_fast(gain.iloc[-1])} at {gain.index[-1]}"
+    if both:
+        first, most = (_fast(mine.loc[batch], dense.loc[batch]) for batch in (both[0], both[-1]))
+        answer += f". INT4 is {first} as FP16 at {counted(both[0], 'token')} and {most} at {both[-1]}"
     answer += f". {ahead_in_short(gains_of(here, shapes, batches))}"
     able = (
         "predict up to how many tokens a product stays memory-bound",
@@ -62,9 +63,10 @@ def _apart(ticks: list[int]) -> list[int]:
     return [tick for tick, after in zip(ticks, nexts, strict=True) if after > 1.2 * tick]
 
 
-def _fast(ratio: float) -> str:
-    """A ratio of speeds in a sentence: "3.4 times as fast"."""
-    return f"{ratio:.1f} times as fast" if ratio > 1.05 else display.speed(ratio)
+def _fast(row: Any, other: Any) -> str:
+    """How the speed of a row compares with that of another: "3.4 times as fast"."""
+    ratio = other["median_us"] / row["median_us"]
+    return f"{display.gain(row, other)} times as fast" if ratio > 1.05 else display.speed(ratio)
 
 
 def _went(rows: Rows, name: str) -> list[str]:
@@ -76,7 +78,14 @@ def _went(rows: Rows, name: str) -> list[str]:
         return []
     text = f"{name} goes from {us.iloc[0]:.1f} to {us.iloc[-1]:.1f} µs"
     if us.min() < 0.97 * min(us.iloc[0], us.iloc[-1]):
-        text += f" (with {us.min():.1f} at {counted(int(us.idxmin()), 'token')}; why less there is not known)"
+        text += f" (with {us.min():.1f} at {counted(int(us.idxmin()), 'token')}"
+        wide = rows[[display.scattered(row) for _, row in rows.iterrows()]].sort_values("batch")
+        text += "".join(
+            f"; at {counted(int(row.batch), 'token')} the middle half of its samples lies between "
+            f"{row.q1_us:.1f} and {row.q3_us:.1f}"
+            for row in wide.head(1).itertuples()
+        )
+        text += ")" if len(wide) else "; why less there is not known)"
     return [text]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.pages.lesson_04c_bounds import bound_us, by_shape, crossings_of
@@ -28,14 +29,18 @@ def gains_of(here: Lab, shapes: list[Any], batches: list[int]) -> Rows:
 
 
 def times_of(here: Lab, shapes: list[Any], batches: list[int]) -> Rows:
-    """Times of the dispatcher's choice and of FP16, `ours` and `fp16`, by n, k and number of tokens."""
+    """Times of the dispatcher's choice and of FP16, `ours` and `fp16`, by n, k and number of tokens, and the
+    quartiles of FP16, `q1` and `q3`.
+    """
     cases = [case for n, k in shapes for case in study.many(n, k, device=here.sized)]
     cases += [case for n, k in shapes for case in study.batches(n, k, batches, here.sized)]
     cases = [case for case in cases if case.kind == "own" or case.impl == "torch.matmul"]
     rows = here.held("int4", [case for case in cases if case in here.cases("int4")])
     found = here.measure("int4", rows).drop_duplicates(["n", "k", "batch", "impl"])
     us = found.assign(who=found["kind"].eq("own").map({True: "ours", False: "fp16"}))
-    return us.pivot_table("median_us", ["n", "k", "batch"], "who").reindex(columns=["ours", "fp16"])
+    wide = us.pivot_table("median_us", ["n", "k", "batch"], "who").reindex(columns=["ours", "fp16"])
+    dense = us[us["who"] == "fp16"].set_index(["n", "k", "batch"])
+    return wide.join(dense[["q1_us", "q3_us"]].set_axis(["q1", "q3"], axis=1))
 
 
 def no_gain_beyond(here: Lab, shapes: list[Any]) -> tuple[float, float] | None:
@@ -106,7 +111,7 @@ def _ends(gains: Rows) -> dict[Any, tuple[int, int | None]]:
     found = {}
     for shape, row in gains.dropna(how="all").iterrows():
         timed = row.dropna()
-        lost = min(timed.index[timed <= 1], default=None)
+        lost = min(timed.index[timed <= crossover.LEVEL], default=None)
         before = timed.index if lost is None else timed.index[timed.index < lost]
         found[shape] = (int(max(before, default=0)), lost)
     return found
@@ -253,6 +258,18 @@ def _further_off(times: Rows, last: int) -> str:
         f"**On {n:,} × {k:,}, {last} tokens take FP16 {_longer(b['fp16'] / a['fp16'])} as {first}, and ours "
         f"{_longer(grown)}; INT4's bound allows {_longer(grown * a['ours_over'] / b['ours_over'])}.** So the "
         f"lead shrinks from {gains[0]:.1f} to {gains[1]:.1f} times, before the bounds say so. "
+    ) + _by_quartiles(a, b, last)
+
+
+def _by_quartiles(first: Any, then: Any, last: int) -> str:
+    """What the lower quartile of FP16's `first` samples makes of a lead, where they scatter."""
+    low, middle, high = (float(first.get(name, 0)) for name in ("q1", "fp16", "q3"))
+    if not display.scattered({"q1_us": low, "median_us": middle, "q3_us": high}):
+        return ""
+    return (
+        f"FP16's first samples scatter: by their lower quartile, {low:.1f} µs, the lead is "
+        f"{low / first['ours']:.1f} times at first, and {last} tokens take FP16 "
+        f"{_longer(then['fp16'] / low)}. "
     )
 
 
@@ -335,7 +352,10 @@ def conclusion(beyond: Rows) -> None:
         return
     at = beyond["batch"].max()
     last = beyond[beyond["batch"] == at]
-    text = f"At {at} tokens FP16 is faster on {(last['gain'] < 1).sum()} of {len(last)} shapes"
+    behind, ahead = last["gain"] < 1 / crossover.LEVEL, last["gain"] > crossover.LEVEL
+    text = f"At {at} tokens FP16 is faster on {behind.sum()} of {len(last)} shapes"
+    if level := int((~behind & ~ahead & last["gain"].notna()).sum()):
+        text += f" and level on {level}"
     for row in _first_behind(beyond).itertuples():
         text += f"; first on {row.shape}, at {row.batch}"
     display.say(f"**{text}.**")
@@ -343,7 +363,7 @@ def conclusion(beyond: Rows) -> None:
 
 def _first_behind(beyond: Rows) -> Rows:
     """The point at which ours falls behind first, or nothing."""
-    return beyond[beyond["gain"] < 1].sort_values(["batch", "gain"], kind="stable").head(1)
+    return beyond[beyond["gain"] < 1 / crossover.LEVEL].sort_values(["batch", "gain"], kind="stable").head(1)
 
 
 def why_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
@@ -372,7 +392,7 @@ def why_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
         }
         forms |= dict.fromkeys(("possible", "fp16_over", "over"), "{:.2f}")
         first = _first_behind(table)
-        most = table[(table["batch"] == at) & (table["gain"] > 1)].sort_values("gain").tail(1)
+        most = table[(table["batch"] == at) & (table["gain"] > crossover.LEVEL)].sort_values("gain").tail(1)
         peak = source.roof["fp16_tensor"].value
         text += "".join(f" {_fallen(row)}" for row in first.itertuples())
         text += "".join(f" {_ahead(row, peak)}" for row in most.itertuples())

@@ -319,16 +319,13 @@ def takeaway(one_shape: Rows, gains: dict[str, Any], gpu: str, name: str, kernel
             f"A gain belongs to a GPU: the same kernel for one token, alone and from DRAM, has a gain of "
             f"{kernels['fp16'] / kernels['fused']:.2f} on the {LAPTOP} and {alone[1]:.2f} on the {gpu}."
         )
-    ones = one_shape["gain"].xs(1, level="batch").dropna()
+    ones = [float(gains[of][1]) for of in (EVENT, WARM, LOOP) if 1 in gains[of].index]
     text = "**With a speed-up, name the clock, the cache and the baseline.** "
-    text += (
-        f"On the {gpu} the loop's gain over FP16 for one token is {ones.min():.2f} to {ones.max():.2f} by "
-    )
+    if ones:
+        text += f"On the {gpu} the loop's gain over FP16 for one token is {min(ones):.2f} to "
+        text += f"{max(ones):.2f} by clock and cache. "
     one = one_shape.loc[("event, warm", 1)]
-    parts.append(
-        f"{text}clock and cache, and it is {one['two_op'] / one['fused']:.1f} times as fast as two-op "
-        "in PyTorch."
-    )
+    parts.append(f"{text}The loop is {one['two_op'] / one['fused']:.1f} times as fast as two-op in PyTorch.")
     display.say("\n".join(f"- {part}" for part in parts))
 
 

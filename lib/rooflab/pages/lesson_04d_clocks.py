@@ -90,6 +90,7 @@ def clock_adds(store: Store, one_shape: Rows) -> str:
     by = rows[rows["options"] == ""].pivot_table("median_us", "n", "clock")
     text = f" For one token it adds {loop:.0f} µs to the loop and {fp16:.0f} to FP16"
     if {"event", "graph"} <= {*by}:
-        alone = (by["event"] - by["graph"]).median()
-        text += f"; in part 00b, in a run of its own, it added {alone:.0f} to a kernel"
+        alone = by["event"] - by["graph"]
+        span = sorted({f"{each:.0f}" for each in (alone.min(), alone.max())}, key=float)
+        text += f"; in part 00b, in a run of its own, it added {' to '.join(span)} to a kernel, by its size"
     return f"{text}. So what it adds is no constant: it differs by launcher and by run."

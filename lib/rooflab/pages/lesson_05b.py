@@ -11,12 +11,14 @@ from matplotlib.figure import Figure
 
 from rooflab import lab
 from rooflab.hardware import roofline
+from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.ops import q8_0
-from rooflab.pages import Opening, Rows
+from rooflab.pages import BY_DATASHEET, Opening, Rows
 from rooflab.records.case import Case
 from rooflab.studies import q8_0 as study
 from rooflab.view import display, explorer, page, plot
+from rooflab.words import listed
 
 # What else changes with a step that is timed as a whole.
 _WITH_IT = {"2_dp4a": "; the factor includes x in Q8_1, four blocks an iteration and not one, and unrolling"}
@@ -137,7 +139,7 @@ def ladder_times(here: Lab, n: int, k: int) -> Rows:
     names |= {"quartiles": "Quartiles (µs)", "registers": "Registers"}
     times = ("predicted_us", "median_us")
     forms = dict.fromkeys(times, "{:,.1f}") | {"off": "{:.0%}"}
-    display.table(rows, names, forms, "Every rung and peer", folded=True)
+    display.table(rows, names, forms, BY_DATASHEET, folded=True)
     return rows
 
 
@@ -278,7 +280,7 @@ def loads_in_flight(loads: Rows, rows: Rows) -> None:
 def times_by_tokens(here: Lab, n: int, k: int, floor: Rows, gpu: str) -> Rows:
     """Draw the time by number of tokens; the rows."""
     few = here.measure("q8_0", study.batches(n, k))
-    title = f"1 to {few['batch'].max()} tokens, {n:,} × {k:,}, cold"
+    title = f"Kernels for several tokens: 1 to {few['batch'].max()}, {n:,} × {k:,}, cold"
     fig, ax = plot.figure("tokens", "µs", title)
     for impl, group in few.groupby("impl"):
         plot.series(ax, group["batch"], *plot.band(group, "median_us"), label=impl)
@@ -289,21 +291,22 @@ def times_by_tokens(here: Lab, n: int, k: int, floor: Rows, gpu: str) -> Rows:
     return few
 
 
-def tokens_compared(few: Rows, gpu: str) -> tuple[Any, float]:
-    """Say what several tokens cost, and which rung is fastest: the most tokens, and how many times as long as
-    one they take (NaN where one was not measured).
+def tokens_compared(few: Rows, best: Rows, gpu: str) -> tuple[Any, float]:
+    """Say what several tokens cost beside one on its `best` rung, and which of the rungs for several is
+    fastest: the most tokens, and how many times as long as one they take (NaN where one was not measured).
     """
     own = few[few["kind"] == "own"]
     fastest = own.loc[own.groupby("batch")["median_us"].idxmin()].set_index("batch")
     tokens, growth, text = fastest.index.max(), float("nan"), f"On the {gpu}: "
     if 1 in fastest.index:  # a chip may hold too little for the rungs of one token
-        growth = fastest.loc[tokens, "median_us"] / fastest.loc[1, "median_us"]
+        one = best if best["median_us"] <= fastest.loc[1, "median_us"] else fastest.loc[1]
+        growth = fastest.loc[tokens, "median_us"] / one["median_us"]
         text = f"On the {gpu}, {tokens} tokens on {fastest.loc[tokens, 'impl']} take {growth:.2f} times as "
-        text += f"long as one on {fastest.loc[1, 'impl']}. "
+        text += f"long as one on {one['impl'] if 'impl' in one else fastest.loc[1, 'impl']}. "
     runs = itertools.groupby(fastest["impl"].items(), key=lambda each: each[1])
     spans = [(impl, [batch for batch, _ in group]) for impl, group in runs]
     said = [f"{impl} at {at[0]}" + (f" to {at[-1]}" if len(at) > 1 else "") for impl, at in spans]
-    text += f"Fastest: {', '.join(said)} tokens. "
+    text += f"Fastest of these rungs: {', '.join(said)} tokens. "
     display.say(text + _why(own))
     return tokens, growth
 
@@ -325,7 +328,9 @@ def _why(own: Rows) -> str:
 
 
 def other_shapes(here: Lab, decode: list[Any]) -> Rows:
-    """Show each contestant's share of the roof by shape, and say the fastest; all rows."""
+    """Show each contestant's share of the roof by shape, and say the fastest, and where rung 5 gains over
+    rung 4; all rows.
+    """
     every = here.measure("q8_0", [c for c in decode if not c.options])
     single = every[every["batch"] == 1]
     share = single.pivot(index="impl", columns=["n", "k"], values="roof_fraction")
@@ -342,7 +347,28 @@ def other_shapes(here: Lab, decode: list[Any]) -> Rows:
             text += f"; FP16 by cuBLAS takes {us['torch.matmul'] / mine.min():.2f} times as long"
         text += ".\n"
     display.say(f"The fastest rung for each:\n\n{text}")
+    if said := _one_token(single):
+        display.say(said)
     return every
+
+
+def _one_token(single: Rows) -> str:
+    """What rung 5 gains over rung 4 with one token, shape by shape; empty where either was not measured."""
+    us = single.pivot(index=["n", "k"], columns="impl", values="median_us")
+    if not {"4_planes", "5_batch"} <= set(us):
+        return ""
+    gain = (us["4_planes"] / us["5_batch"]).dropna()
+    if gain.max() <= LEVEL:
+        return "With one token rung 5 gains nothing over rung 4 at any of these shapes."
+    said = listed(f"{times:.2f} at {n:,} × {k:,}" for (n, k), times in gain[gain > LEVEL].items())
+    text = f"With one token rung 5 is faster than rung 4 by factors of {said}"
+    text += ", and nowhere else. " if (gain <= LEVEL).any() else ". "
+    if gain.idxmax()[1] // 16 < 32 * _UNDER_WAY:
+        text += (
+            "The most is where k does not fill rung 4's stretch: a lane of rung 5 still has a load under way "
+        )
+        text += "for each of its rows."
+    return text
 
 
 def takeaway(

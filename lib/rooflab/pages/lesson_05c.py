@@ -169,7 +169,7 @@ def also_tested(here: Lab, gpu: str, source: Store) -> None:
     if len(seen) == 3:
         names = {"impl": "Rung", "each": "Instructions an element", "dram_pct": "DRAM busy %"}
         names |= {"stall_long_scoreboard": "Stalled on memory (cycles)"}
-        caption = "Instructions an element, as Nsight Compute counts them"
+        caption = "By Nsight Compute; stalled: cycles that a warp waits for L2 or DRAM, per instruction"
         parts += [cost_of_a_division(seen, pairs)]
         parts += [(seen, names, dict.fromkeys(list(names)[1:], "{:.1f}"), caption)]
     three = q8_0.Blocks(np.zeros((2, 3 * 34), np.uint8))  # k = 96
@@ -222,16 +222,18 @@ def cost_of_a_division(seen: Rows, pairs: Rows) -> str:
     before_shift, after_shift = pairs.loc[0, ["Before (µs)", "After (µs)"]]
     a, b, c = (seen.set_index("impl")["each"][name] for name in seen["impl"])
     text = "In the kernel that turns Q8_0 into FP16 ([bytes](../kernels/dequantise/1_bytes.cu), "
-    text += "[word](../kernels/dequantise/2_word.cu), [shift](../kernels/dequantise/3_shift.cu)), "
-    text += "loading the scale as two bytes costs "
-    text += (
-        f"{a - b:.1f} instructions an element, the division {b - c:.1f}, since the compiler does not know "
-    )
-    text += "the number that it divides by. Shift and mask "
+    text += "[word](../kernels/dequantise/2_word.cu), [shift](../kernels/dequantise/3_shift.cu)), loading "
+    text += f"the scale as two bytes costs {a - b:.1f} instructions an element, the division {b - c:.1f}, as "
+    text += "the compiler does not know its divisor. Shift and mask save "
     saved = [1 - c / b, 1 - after_shift / before_shift]
-    text += f"save {saved[0]:.0%} of the instructions and "
+    text += f"{saved[0]:.0%} of the instructions and "
     text += f"{saved[1]:.0%} of the time" if saved[1] > 0.005 else "no time"
-    return text + (": the kernel mostly waits for memory." if saved[1] < saved[0] else ".")
+    if saved[1] >= saved[0]:
+        return f"{text}."
+    busy = seen["dram_pct"].iloc[1:]
+    text += f". DRAM is busy {busy.iloc[0]:.0f}% of the time before and {busy.iloc[1]:.0f}% after: "
+    alone = "neither instructions nor memory's rate alone set the time."  # near its roof memory would
+    return text + (alone if busy.max() < 80 else "the kernel mostly waits for memory.")
 
 
 def timed_chain(here: Lab) -> Rows:

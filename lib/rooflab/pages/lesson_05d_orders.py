@@ -122,7 +122,7 @@ def _widths(found: Rows) -> str:
     )
     text += f"built for {len(coarse)} widths from {min(coarse)} on, rung 9 for every one. A width that fits "
     text += "the tokens leaves fewer columns without tokens, and tiles that fill the SMs better. By the "
-    text += f"same formula, fitted for each width on an H200, this saves {1 - 1 / worth.median():.1%} "
+    text += f"same rule, fitted for each width on an H200, this saves {1 - 1 / worth.median():.1%} "
     text += f"at the median of these {len(many)} products of more than {min(coarse)} tokens, and most, "
     text += f"{1 - 1 / worth.max():.0%}, on {n:,} × {k:,} by {batch:,} tokens, in tiles of {tokens}. The two "
     return text + "were not recorded side by side."
@@ -150,10 +150,9 @@ def _exchange(found: Rows) -> str:
     text = "**Blocks add up a shared tile together.** "
     text += "In rung 8 the block with the end of a tile adds what the others left, one after the other. Of "
     text += "few rows many blocks share a tile, and it waits for all of them. In rung 9 the blocks of such a "
-    text += (
-        "tile exchange their sums: each adds up a share of the outputs. A formula fitted to measured times "
-    )
-    text += "([07b](07b_predicting.ipynb)) chooses between the two for each shape. "
+    text += "tile exchange their sums: each adds up a share of the outputs. A rule in the launch code "
+    text += "(`lib/rooflab/ops/stream_k.py`) adds up fitted costs of a tile's start, its steps and its sums "
+    text += "for both, and takes the cheaper for each shape. "
     some = found[parts > 0]
     if len(some):
         others = found[parts == 0]["gain"].median()
@@ -163,10 +162,10 @@ def _exchange(found: Rows) -> str:
         )
         text += f"rung 8 at the median, on the others {others:.2f}. Tile order is in both figures. "
     else:
-        text += "On these products it never takes the exchange. "
+        text += "On these products that is never the exchange. "
     few = stream_k.options_for(rung, 1792, 10240, 80)
     if few.get("PARTS"):
-        text += f"On 1,792 × 10,240 by 80 tokens {few['PARTS']} blocks would share each tile."
+        text += f"An example where it is: 1,792 × 10,240 by 80 tokens, {few['PARTS']} blocks a tile."
     return text + "\n" + _EXCHANGE
 
 

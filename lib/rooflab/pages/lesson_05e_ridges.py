@@ -42,9 +42,9 @@ def ridges(here: Lab, shape: Shape) -> tuple[float, float]:
         "arithmetic.\n\n"
         "Among the ways on Q8_0 the kernels' instructions and tiles decide. dp4a repeats its instructions "
         "for each token, and one *mma* takes eight tokens: so dp4a should lead at one token, and int8 MMQ "
-        f"from a few on. The tile of `6_mma` holds {_MOST} tokens, and scaling its sums is work for each of "
-        "them. In-kernel FP16 converts a weight once for all tokens of a tile of 64 or more, so it should "
-        f"lead beyond {_MOST}."
+        f"from a few on. `6_mma` takes up to {_MOST} tokens, in tiles of eight, and scaling its sums is work "
+        "for each of them. In-kernel FP16 converts a weight once for all tokens of a tile of 64 or more, so "
+        f"it should lead beyond {_MOST}."
     )
     return lower, upper
 

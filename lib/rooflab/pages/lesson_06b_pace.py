@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from rooflab.lab import Lab
+from rooflab.ops import attention as op
 from rooflab.pages import Rows
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display
@@ -166,7 +167,8 @@ def gain_of_copies(here: Lab, every: Rows) -> None:
     got = float(found.later["tflop_s"] / found.rung["tflop_s"])
     text = f"The drawing of two pieces has {drawn:.1f} times the speed, the measurement {got:.2f}"
     if got - 1 > 2 * (drawn - 1):
-        text += ": it explains little of the gain, and what does is not known"
+        apart = set(op.BETWEEN) <= set(every.dropna(subset="tflop_s")["impl"])
+        text += f": it explains little of the gain{'' if apart else ', and what does is not known'}"
     display.say(f"{text}.")
 
 

@@ -11,19 +11,21 @@ from rooflab.view import display
 from rooflab.words import listed
 
 
-def published(here: Lab, peer: Rows) -> float:
-    """TFLOP/s that others published of the peer of a row on this GPU model, at its shape; or NaN."""
+def published(here: Lab, peer: Rows) -> str:
+    """What was published of the peer of a row on this GPU model, at its shape, in words; empty without."""
     found = here.peers.read("attention")
     keys = ["operator", "impl", "seq", "heads", "kv_heads", "head_dim"]
     found = found[(found[keys] == peer[keys]).all(axis=1) & found["window"].isna()].dropna(subset=["tflop_s"])
-    return float(found["tflop_s"].max())
+    if found.empty:
+        return ""
+    best = found.sort_values("tflop_s").iloc[-1]
+    return f"; published of it: {best['tflop_s']:,.0f} in {str(best['format']).upper()}, launch included"
 
 
 def peers_words(here: Lab, own: Rows, peer: Rows, others: bool = True) -> str:
-    """How the rung of a row compares with the fastest library of a recording, and what `others` published."""
+    """How the rung of a row compares with the fastest library recorded, and with figures of `others`."""
     who = f"the fastest library recorded, {peer['impl']} ({peer['tflop_s']:,.0f} TFLOP/s"
-    other = published(here, peer) if others else float("nan")
-    who += f"; others published {other:,.0f}, with the launch in the time)" if other == other else ")"
+    who += f"{published(here, peer) if others else ''})"
     if not display.level(own, peer):
         return f"it {display.against(own, peer)} {who}"
     ratio = float(peer["median_us"]) / float(own["median_us"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from rooflab.hardware import crossover
@@ -118,13 +120,18 @@ _CHANGES = ("TMA copies", "persistent blocks", "conditional rescaling", "packed 
 
 def _one_by_one(rows: Rows, apart: tuple[str, ...]) -> str:
     """What each of rung 11's changes is worth where they are made one after the other."""
-    times = [
-        f"{change} {rows.loc[after, 'tflop_s'] / rows.loc[before, 'tflop_s']:.2f}"
-        for change, before, after in zip(_CHANGES, apart, apart[1:], strict=False)
-    ]
+    pairs = zip(_CHANGES, apart, apart[1:], strict=False)
+    gains = {change: float(rows.loc[b, "tflop_s"] / rows.loc[a, "tflop_s"]) for change, a, b in pairs}
+    most, whole = max(gains, key=lambda each: gains[each]), math.prod(gains.values())
+    times = [f"{change} {gain:.2f}" for change, gain in gains.items()]
     row, numbers = rows.iloc[0], listed([name.partition("_")[0] for name in apart[1:-1]])
     text = f"One change after the other, in rungs {numbers}, {row['head_dim']} wide, {row['seq']:,} tokens, "
-    return text + f"each times the speed before: {', '.join(times)}."
+    lead = (
+        f"**Most of rung 11's gain is one change, {most}.** "
+        if gains[most] ** 2 > whole > crossover.LEVEL
+        else ""
+    )
+    return f"{lead}{text}each times the speed before: {', '.join(times)}."
 
 
 # The rungs that the page holds against an earlier one, in its order.

@@ -244,5 +244,5 @@ def _chart(found: pd.DataFrame) -> None:
     ax.set_xlim(min(0.15, found["gate"].min() / 3), 12 * found["gate"].max())
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     said = f"{title} for libraries and all rungs but {FP16_SUMS}, each at the worst of the nine "
-    said += "shapes, computed here. Grey: no fault, "
-    plot.show(fig, f"{said}that code makes the plain computation, so half of twice its error.")
+    said += "shapes, computed here. Grey: no fault. That code is the plain computation, and the limit is "
+    plot.show(fig, f"{said}twice its error: so it lies at half the limit.")

@@ -13,7 +13,7 @@ from rooflab.hardware import crossover, roofline
 from rooflab.lab import Lab
 from rooflab.ops import SHARED_KIB, attention_tiles
 from rooflab.ops import attention as op
-from rooflab.pages import Opening, Rows, named_facts, spread
+from rooflab.pages import BY_DATASHEET, Opening, Rows, named_facts, spread
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import diagram, display, explorer, page, plot
@@ -91,8 +91,9 @@ def ring_built(here: Lab) -> dict[str, int]:
     macros = attention_tiles.decode_tile_of(rung, group, 128, _built_for(here))
     slots = macros["STAGES"]
     display.say(
-        f"As built here, with `STAGES` = {slots}, a warp has {counted(slots, 'slot')}: "
-        f"{counted(slots - 1, 'tile')} on the way while it works on another."
+        f"As built here, `WARPS` = {macros.get('WARPS', rung.defines['WARPS'])} of a block's warps read keys "
+        f"and values; the others help to add parts up. With `STAGES` = {slots} a ring has "
+        f"{counted(slots, 'slot')}: {counted(slots - 1, 'tile')} on the way while its warp works on another."
     )
     return {"BF16": 0, "STAGES": slots}
 
@@ -112,7 +113,7 @@ def ladder_times(here: Lab, cases: list[Any]) -> Rows:
         "roof_fraction": "Of the read roof",
     }
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}") | {"roof_fraction": "{:.0%}"}
-    display.table(rows, names, forms, "Every rung and peer", folded=True)
+    display.table(rows, names, forms, BY_DATASHEET, folded=True)
     return rows
 
 

@@ -110,7 +110,10 @@ def cost_of_a_call(cost: Rows, n: int, k: int) -> None:
             f"{'; the call takes longer than the kernel' if hidden else ''}. "
             "Besides the launch our call checks operands, picks a rung and packs arguments."
         )
-        caption = f"One product, {n:,} × {k:,}, each column's median over undisturbed numbers of tokens"
+        caption = (
+            f"One product, {n:,} × {k:,}, each column's median over undisturbed numbers of tokens, so the "
+        )
+        caption += "last is not the difference of two others"
         display.fold("What a call costs, kernel by kernel", [(cost, heads, forms, caption)])
 
 
@@ -182,8 +185,8 @@ def _read_again(store: Rows, shape: Any, gpu: str) -> str:
     if not ({1, 2} <= set(us.index) & set(other.index) and us[2] > 1.5 * us[1]):
         return ""
     text = (
-        f": {us[1]:.1f} µs for one on the {gpu}, kernels alone, and {us[2]:.1f} for two, where FP16 cuBLAS "
-        f"takes {other[1]:.1f} and {other[2]:.1f}"
+        f": {us[1]:.1f} µs for one on the {gpu}, kernels alone, and {us[2]:.1f} for two. FP16 cuBLAS, timed "
+        f"beside it and not in this page's sweep, takes {other[1]:.1f} and {other[2]:.1f}"
     )
     if us[1] > crossover.LEVEL * other[1]:
         text += ". So here it is behind from the first token; what the two show is that its time grows with "

@@ -24,15 +24,33 @@ def another_gpu_predicted(lab: Lab, timed: Rows, here: Any, spec: Any, fit: Any)
     near = 100 * (compared[["one_off", "own_off"]].abs() <= _NEAR).mean()
     display.say(
         f"The {gpu} was measured after the fit, with the kernels of commit {commit[:8]} and nothing tuned "
-        f"again. The law takes it for a GPU with {there.gb_s:,.0f} GB/s and "
-        f"{there.peaks['fp16_tensor']:,.0f} TFLOP/s in FP16, by its data sheet. **Of {len(compared):,} "
-        f"products the plain law puts {near['one_off']:.0f}% within {_NEAR}%, the tuned law "
-        f"{near['own_off']:.0f}%.**"
+        f"again. The law gives it the share of its data sheet that the {spec.name} reached of its own: "
+        f"{here.gb_s / spec.dram_gb_s:.0%} of the bandwidth, {there.gb_s:,.0f} GB/s, and "
+        f"{here.peaks['fp16_tensor'] / spec.fp16_tensor:.0%} of the FP16 peak, "
+        f"{there.peaks['fp16_tensor']:,.0f} TFLOP/s. **Of {len(compared):,} products the plain law puts "
+        f"{near['one_off']:.0f}% within {_NEAR}%, the tuned law {near['own_off']:.0f}%.**"
+        f"{_beside_own(compared, perf_model.compared(timed, here, fit), near, spec.name)}"
     )
     _by_way(compared, gpu)
     cost = another_gpu.choices(other, rows, timed, there, fit)
     if len(cost):
         display.say(_chosen(cost, spec.name))
+
+
+def _beside_own(there: Rows, here: Rows, near: Rows, name: str) -> str:
+    """How that compares with the GPU of the fit, and whether the share of products that bytes decide fits."""
+    own = 100 * (here[["one_off", "own_off"]].abs() <= _NEAR).mean()
+    text = f" On the {name} itself they have {own['one_off']:.0f}% and {own['own_off']:.0f}%"
+    if (near <= own).any():
+        return f"{text}."
+    bytes_there, bytes_here = (each["by"].eq("memory").mean() for each in (there, here))
+    hits = (there["one_off"].abs() <= _NEAR).groupby(there["by"].eq("memory")).mean()
+    if bytes_there <= bytes_here or len(hits) < 2 or hits[True] <= hits[False]:
+        return f"{text}; why they are nearer there was not tested."
+    text += (
+        f". A likely reason: bytes decide {bytes_there:.0%} of the products there and {bytes_here:.0%} here, "
+    )
+    return f"{text}and of these the plain law has {hits[True]:.0%} there, of the others {hits[False]:.0%}."
 
 
 def _by_way(compared: Rows, gpu: str) -> None:

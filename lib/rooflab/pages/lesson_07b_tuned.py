@@ -29,8 +29,9 @@ _LAPTOP = ("int4_g128", "loop")  # the way of the published laptop's kernel
 _WORDS = (
     "*FP32 units* of an SM multiply single numbers; a *dp4a* instruction of theirs adds 4 int8 products. "
     "*Quantise x*: turn the activations into int8. *Large* and *small tiles* are pieces of the result. *In "
-    "rows* and *in tiles* say in which order the weights are stored. A way without a tile is charged the "
-    "FLOPs of the product alone."
+    "rows* and *in tiles* say in which order the weights are stored. The law gives a way one tile; "
+    "kernels that have several ([05d](05d_mmq.ipynb)) take them by the product. A way without a tile is "
+    "charged the FLOPs of the product alone."
 )
 
 

@@ -61,13 +61,15 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     left = beside_bytes(steps, lab.roof["dram_read"].value).loc[best.name]
     if left.each > 0:
         answer += f"Bytes are not the whole of a token's time: **its {left.phases} *phases*, pieces of work "
-        answer += f"that run one after the other, cost {left.each:.1f} µs each beside their bytes"
+        answer += f"that run one after the other, cost {left.each:.2f} µs each beside their bytes"
         answer += f" in {ablation.FORMATS[best.format]}{other_cost(ours, lab)}.**"
     answer = answer.strip()
     fair = [(row["impl"], row["format"]) for row in pair or ()]  # what the answer compares, not on the ladder
     keys += [key for key in fair if key not in keys and key in timed.index]
     keys.sort(key=lambda key: (list(ablation.FORMATS).index(key[1]), list(ablation.WAYS).index(key[0])))
     names = [f"{ablation.FORMATS[f]} {i.replace('transformers.', 'library, ')}" for i, f in keys]
+    steps_at = {(step.impl, step.format): f"{step.number}. " for step in ladder.itertuples()}
+    names = [steps_at.get(key, "") + name for key, name in zip(keys, names, strict=True)]
     roof = ("INT4 memory", lab.roof["dram_read"].value * 1e9 / best.bytes, "tok/s")
     head = ablation.FORMATS[decode.FORMATS[best.format]]
     title = f"The decoder's ladder, one sequence, output head in {head}"
@@ -77,6 +79,7 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
         bar.set_facecolor(plot.FORMAT_COLOURS[format])
     says += own_roofs(fig.axes[0], timed, keys, best, lab.roof["dram_read"].value)
     absent = [r for r in decode.RUNGS if r not in {impl for impl, _ in keys}]
+    says += " Numbers with a point count the ladder's steps."
     return answer, able, (fig, says + (f" Not drawn: {listed(absent)}." if absent else ""))
 
 
@@ -147,7 +150,7 @@ def logit_errors(here: Rows) -> None:
     display.say(
         f"**All {len(timed)} of ours passed**: {_counted_by_format(timed)}"
         + (f". Beside them passed {others}" if others else "")
-        + ". No logit of the rungs, the kernels that this page builds, is further from float64 than "
+        + ". On these texts no logit of the rungs, the kernels built here, is further from float64 than "
         f"{here[here.impl.isin(decode.RUNGS)].error.max():.3f}."
     )
     table = (

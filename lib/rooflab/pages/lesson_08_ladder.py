@@ -24,8 +24,8 @@ def climbed(rows: Rows) -> dict[str, Any]:
 
 def ladders(climbs: dict[str, Any], gpu: str, here: Rows, format: str) -> None:
     """Show, folded, every step of all formats, `format` first, with times and shares of the roof."""
-    heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "predicted": "predicted"}
-    heads |= {"reached": "measured ÷ predicted", "share": "% of roof", "below": "builds on"}
+    heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "predicted": "predicted tok/s"}
+    heads |= {"reached": "tok/s ÷ predicted", "share": "% of roof", "below": "builds on"}
     heads |= {"gain": "× that"}
     forms = dict.fromkeys(("median_us", "tok_s", "predicted"), "{:,.0f}")
     forms |= {"share": "{:.0f}", "gain": "{:.2f}", "reached": "{:.2f}"}

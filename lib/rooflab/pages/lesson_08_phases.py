@@ -38,7 +38,7 @@ def other_cost(ours: Any, lab: Lab) -> str:
     if ours is None:
         return ""
     row = beside_bytes(pd.DataFrame([ours]), lab.roof["dram_read"].value).iloc[0]
-    return f" and {row.each:.1f} in {ablation.FORMATS[row.format]}"
+    return f" and {row.each:.2f} in {ablation.FORMATS[row.format]}"
 
 
 def what_is_left(rows: Rows, climbs: dict[str, Any], roof: Any, gpu: str, clocks: Clocks) -> None:

@@ -46,7 +46,7 @@ def rungs(climbs: dict[str, Any], format: str) -> None:
     if len(climb):
         for name in ("tok_s", "gain"):
             table[name] = table["rung"].map(climb.set_index("impl")[name])
-        table.loc[table["gain"] < 1 / crossover.LEVEL, "says"] += " Loses here."
+        table.loc[table["gain"].fillna(1.0).map(_loses).astype(bool), "says"] += " Loses here."
         heads |= {"tok_s": "tok/s", "gain": "×"}
         caption += f" in {ablation.FORMATS[format]}; ×: the speed of the step that it builds on, of which "
         caption += f"{1 / crossover.LEVEL:.2f} to {crossover.LEVEL:.2f} is level"
@@ -170,6 +170,11 @@ def _level(gain: float) -> bool:
     return bool(round(1 / crossover.LEVEL, 2) <= round(gain, 2) <= round(crossover.LEVEL, 2))
 
 
+def _loses(gain: float) -> bool:
+    """Whether a step is slower than the one that it builds on, and not level."""
+    return gain < 1 and not _level(gain)
+
+
 def built_for(name: str, format: str) -> dict[str, int]:
     """The macros of a rung with the ring that a format takes, for the listing of its kernel."""
     given = next(r.defines for r in decoder.LADDERS["decode_step"] if r.name == name)
@@ -181,7 +186,7 @@ def losses(climbs: dict[str, Any], format: str, rows: Rows, clocks: Clocks) -> N
     win, and where the clock saw their time go.
     """
     mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
-    back = mine[(mine.kind == "own") & (mine.gain < 1 / crossover.LEVEL)]
+    back = mine[(mine.kind == "own") & mine.gain.fillna(1.0).map(_loses).astype(bool)]
     if back.empty:
         display.say("No step is slower than the one that it builds on.")
         return
@@ -195,7 +200,7 @@ def losses(climbs: dict[str, Any], format: str, rows: Rows, clocks: Clocks) -> N
         }
         said = listed(f"{gain:.2f} ({ablation.FORMATS[other]})" for other, gain in gains.items())
         below = mine.set_index("impl").below[name]
-        lost = [other for other, gain in gains.items() if gain < 1 / crossover.LEVEL]
+        lost = [other for other, gain in gains.items() if _loses(gain)]
         why = [
             _wins(name, gains, long),
             *(lesson_08_clock.loss(clocks, name, below, other) for other in lost),
@@ -212,5 +217,5 @@ def _wins(name: str, gains: dict[str, float], long: Rows) -> str:
     at = sorted(tops[(tops.impl == name) & (tops.seq > decode.PROMPT)].seq.unique())
     if at:
         return f"After {at[-1]:,.0f} tokens it is the fastest rung."
-    wins = [other for other, gain in gains.items() if gain > crossover.LEVEL]
+    wins = [other for other, gain in gains.items() if gain > 1 and not _level(gain)]
     return f"In {listed(ablation.FORMATS[other] for other in wins)} it wins." if wins else ""

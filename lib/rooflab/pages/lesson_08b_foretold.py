@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,9 +53,24 @@ def largest_step(climbs: dict[str, Any]) -> None:
         display.say(
             f"The largest step is **`{biggest.impl}`**, {biggest.gain:.2f} times, the smallest "
             f"`{least.impl}`, {least.gain:.2f} times. Against our own first step, not a library, the last is "
-            f"{display.speed(half.tok_s.iloc[-1] / half.tok_s.iloc[0])}."
+            f"{display.speed(half.tok_s.iloc[-1] / half.tok_s.iloc[0])}.{_overlapping(half)}"
         )
     display.say(_diluted(half))
+
+
+def _overlapping(climb: Rows) -> str:
+    """Which steps' runs overlap those of the step before, so that their factors show no difference."""
+    own = climb[climb.kind == "own"].itertuples()
+    said = [
+        f"`{before.impl}` and `{after.impl}` ({before.median_us / after.median_us:.2f} times)"
+        for before, after in itertools.pairwise(own)
+        if before.q1_us <= after.q3_us and after.q1_us <= before.q3_us
+    ]
+    if not said:
+        return ""
+    text = f" The middle halves of the runs of {listed(said)} overlap: "
+    text += "these factors show" if len(said) > 1 else "this factor shows"
+    return f"{text} no difference, and the factor of the step after is as unsure."
 
 
 def _diluted(climb: Rows) -> str:

@@ -212,16 +212,25 @@ def verdicts(asked: Answers, lab: Lab) -> Rows:
     """Show, and return, which of the things asked of a decoder hold by this lab's own figures."""
     found = asked.found if asked.whose is lab else asked.found.iloc[:0]
     evidence = claims.Evidence(lab.store, {}, {("decode", "checks"): found})
-    judged = claims.board(claims.select("08d_trust", group="asked"), evidence)
+    wanted = claims.select("08d_trust", group="asked")
+    judged = claims.board(wanted, evidence)
     plain = {claims.HOLDS: "yes", claims.UNRECORDED: "not in this recording"}
     table = judged.assign(holds=[plain.get(word, word) for word in judged["word"]])
     kept = table["word"] != claims.UNRECORDED
-    table["found"] = (table["quantity"] + ": " + table["measured"].astype(str)).where(kept, "")
+    asked_in = [_asked_in(asked.checks, test) for _, _, test in claims.shown(wanted)]
+    table["found"] = (table["quantity"] + ": " + table["measured"].astype(str) + asked_in).where(kept, "")
     heads = {"says": "asked", "found": "measured", "holds": "holds"}
     caption = f"Requirements of a decoder, as measured on the {lab.run.gpu}. They are the sources' own; this "
     caption += f"page allows a logit at most {asked.paths['allowed'].max():.2f}"
     display.table(table, heads, caption=caption)
     return judged
+
+
+def _asked_in(checks: Rows, test: claims.Test) -> str:
+    """The weights that a test's question was asked with, where these are not all."""
+    question = "refused" if test.measure == "refused_unharmed" else test.args.get("question", "")
+    found = checks.loc[checks["question"] == question, "weights_as"].unique()
+    return f" (asked in {listed(found)} alone)" if 0 < len(found) < checks["weights_as"].nunique() else ""
 
 
 _SWITCHES = {

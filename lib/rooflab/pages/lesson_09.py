@@ -92,7 +92,11 @@ def _not_wrong(speed: Rows) -> str:
     refuted = speed[speed["verdict"] == claims.REFUTED]
     card, level = int((refuted["reason"] == scorecard.CARD).sum()), int(_level(refuted).sum())
     said = [f"{card} only do not carry over to this card (on their author's they may hold)"] if card else []
-    said += [f"{level} claimed a gain where both are level here, within 2%"] if level else []
+    said += (
+        [f"{level} claimed that one of two is faster, where the two are level here, within 2%"]
+        if level
+        else []
+    )
     return f" Of the {len(refuted)} refuted, {listed(said)}." if said else ""
 
 
@@ -264,6 +268,7 @@ def every_statement(verdicts: Rows) -> Board:
     note += level.map({True: ", level within 2%", False: ""})
     by_ours = listed["ours"] & ~listed["verdict"].isin(list(_OPEN))
     note += by_ours.map({True: ". Asked of our fastest kernel, not the author's", False: ""})
+    note += (". " + listed["beside"].str.removesuffix(".")).where(listed["beside"] != "", "")
     listed["note"] = note + ". Line " + listed["line"] + "."
     kinds = {s.id: lesson_09_verdicts.kind(s) for s in claims.stated() if s.tests}
     about = listed["group"].isin(scorecard.ABOUT_CODE)

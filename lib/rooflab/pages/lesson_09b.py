@@ -414,7 +414,8 @@ def point_list(verdicts: Rows, evidence: Any) -> Board:
     restated = points["verdict"].isin([claims.RESCALED, claims.DIRECTION])
     rescaled = points["id"].where(restated).map(lambda name: _as_stated(name, evidence), na_action="ignore")
     rescaled = rescaled.fillna("")
-    points["note"] = counted + tested + "." + rescaled
+    limits = (" " + points["beside"]).where(points["beside"] != "", "")
+    points["note"] = counted + tested + "." + rescaled + limits
     controls = {"section": "Section", "outcome": "Outcome"}
     return Board(
         "points",

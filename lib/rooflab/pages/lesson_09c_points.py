@@ -97,32 +97,38 @@ def rule(found: Rows) -> Rule:
 
 
 class Region(NamedTuple):
-    """A part of the shapes: what it is in words, how many products ours is ahead at, of how many, and
-    whether its tokens are many and its matrices large (None: of every size).
+    """A part of the shapes: what it is in words, how many products ours is ahead at, and behind at, of how
+    many, and whether its tokens are many and its matrices large (None: of every size).
     """
 
     where: str
     ahead: int
+    behind: int
     size: int
     many: bool
     large: bool | None
 
     @property
     def advice(self) -> str:
-        """What to call there."""
+        """What to call there, or where neither is sure, what to try first."""
         share = self.ahead / self.size
-        return "packed" if share >= _SURE else "cuBLAS" if share <= _SELDOM else "time both"
+        if share >= _SURE or share <= _SELDOM:
+            return "packed" if share >= _SURE else "cuBLAS"
+        first = "packed" if 2 * self.ahead > self.size else "cuBLAS" if 2 * self.behind > self.size else ""
+        return f"{first} first" if first else "time both"
 
 
 def regions(found: Rows, by: Rule) -> list[Region]:
     """The parts of the shapes that a rule tells apart; none where it tells none."""
     if by.tokens != by.tokens:
         return []
-    few = Region(f"fewer than {by.tokens:,.0f} tokens", by.few_ahead, by.few, False, None)
+    lost = found["gain"] < 1 / crossover.LEVEL
+    behind = int((lost & (found["tokens"] < by.tokens)).sum())
+    few = Region(f"fewer than {by.tokens:,.0f} tokens", by.few_ahead, behind, by.few, False, None)
     many, start = found[found["tokens"] >= by.tokens], f"{by.tokens:,.0f} tokens or more"
     won, values = many["gain"] > crossover.LEVEL, many["n"] * many["k"]
     if by.large != by.large:
-        return [few, Region(start, by.many_ahead, by.many, True, None)]
+        return [few, Region(start, by.many_ahead, int(lost.sum()) - behind, by.many, True, None)]
     above, one = values >= by.large, many[values == by.large].iloc[0]
     least = _matrix((one["n"], one["k"]))
     parts = (
@@ -130,7 +136,14 @@ def regions(found: Rows, by: Rule) -> list[Region]:
         (~above, False, f"matrices smaller than {least}"),
     )
     return [few] + [
-        Region(f"{start} and {which}", int(won[those].sum()), int(those.sum()), True, large)
+        Region(
+            f"{start} and {which}",
+            int(won[those].sum()),
+            int(lost[many.index][those].sum()),
+            int(those.sum()),
+            True,
+            large,
+        )
         for those, large, which in parts
     ]
 
@@ -210,7 +223,12 @@ def _beyond(found: Rows, by: Rule) -> str:
 def _line(part: Region, by: Rule) -> str:
     """A region with what to call there."""
     beside = "" if part.many else _beside(by)
-    return f"{part.where}: **{part.advice}** (ours faster in {_of(part.ahead, part.size)}{beside})"
+    level = part.size - part.ahead - part.behind
+    said = f"ours faster in {part.ahead}, level in {level} and slower in {_of(part.behind, part.size)}"
+    if part.advice in ("packed", "cuBLAS"):
+        return f"{part.where}: **{part.advice}** ({said}{beside})"
+    then = "" if part.advice == "time both" else ", then time the other"
+    return f"{part.where}: **{part.advice}**{then} ({said}{beside})"
 
 
 def shapes_counted(rivals: Rows, here: Lab) -> str:

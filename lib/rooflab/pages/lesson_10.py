@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import pandas as pd
 import rooflab.lab
 from rooflab import paths
 from rooflab.hardware import device
+from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.pages import NEAR, SOURCES, Opening, Rows, held, one_line
 from rooflab.studies import environment, links
@@ -225,6 +227,7 @@ def judged(rows: Rows, gpu: Any) -> None:
             "prediction."
             + (" They cross more often than was guessed, or wait in between." if low > NEAR else "")
         )
+        lines_of += _order_failed(total)
     far = table["r1"].dropna()
     if len(far):
         lines_of.append(
@@ -232,6 +235,17 @@ def judged(rows: Rows, gpu: Any) -> None:
             "prediction" + (": the sheet's rate is not reached." if far.min() > 1.05 else ".")
         )
     display.say("\n".join(f"- {line}" for line in lines_of))
+
+
+def _order_failed(sums: Rows) -> list[str]:
+    """Which two sums of the least array are not in the predicted order, as one line; none where all are."""
+    failed = [
+        f"{first.what.removeprefix('sum, ')} before {second.what.removeprefix('sum, ')} "
+        f"(measured: {first.m0:.1f} and {second.m0:.1f} µs)"
+        for first, second in itertools.permutations(sums.itertuples(), 2)
+        if second.p0 > LEVEL * first.p0 and second.m0 <= LEVEL * first.m0
+    ]
+    return [f"The predicted order fails too: it has {listed(failed)}."] if failed else []
 
 
 def laws(rows: Rows, words: dict[str, str], title: str, folded: bool = False) -> None:

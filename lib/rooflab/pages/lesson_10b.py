@@ -221,18 +221,19 @@ def pays(rows: Rows, gpu: Any) -> None:
     )
     said, got = (each[links.ALONE] / each[all_reduce.DEFAULT] for each in (bound, us))
     right = (said > 1) == (got > 1)
-    promised, reached = (", ".join(f"{gain:.2f}" for gain in each) for each in (said, got))
+    each = "; ".join(f"{title} {said[title]:.2f} and {got[title]:.2f}" for title in sorted(said.index))
     text = (
         f"**Verdict** on the {gpu}: by the bounds our sums make two GPUs pay for {(said > 1).sum()} of "
-        f"{len(said)} models ({promised} times one GPU's speed), and for {(got > 1).sum()} as measured "
-        f"({reached})."
+        f"{len(said)} models, and for {(got > 1).sum()} as measured. Times one GPU's speed, by the bound and "
+        f"measured: {each}."
     )
     text += (
-        " They are right each time."
+        " The bounds are right each time."
         if right.all()
-        else f" They are wrong for {listed(said.index[~right])}, whose token takes least time on one GPU."
+        else f" The bounds are wrong for {listed(said.index[~right])}, "
+        "whose tokens take the least time on one GPU."
         if (us[links.ALONE][~right].max() < us[links.ALONE][right].min())
-        else f" They are wrong for {listed(said.index[~right])}."
+        else f" The bounds are wrong for {listed(said.index[~right])}."
     )
     over = us - bound
     ways = {links.ALONE: "on one GPU", all_reduce.DEFAULT: "on two with our sums", links.NCCL: "with NCCL's"}

@@ -25,7 +25,7 @@ def attention_folded(found: pd.DataFrame, gpu: str) -> None:
     if mine.empty:
         return
     kinds = [f"{kind} {len(unseen.won(each))} of {len(each)}" for kind, each in unseen.by_kind(mine)]
-    forms = {"ratio": "{:.2f}", "us": "{:.1f}", "peer_us": "{:.1f}"}
+    forms = {"ratio": "{:.3f}", "us": "{:.1f}", "peer_us": "{:.1f}"}
     title = f"Attention at drawn shapes: ours as fast or faster, {', '.join(kinds)}"
     heads = _HEADS | {"us": "µs", "peer_us": "its µs"}
     shown = mine.assign(what=mine["kind"] + ", " + mine["shape"]).sort_values("ratio")
@@ -155,7 +155,7 @@ def table(found: pd.DataFrame, gpu: str) -> None:
         return
     named = {c: [_named(impl) for impl in found[c]] for c in ("ours", "peer", "way")}
     found = found.assign(what=found["kind"] + ", " + found["shape"], **named)
-    lost, forms = unseen.behind(found), {"ratio": "{:.2f}"}
+    lost, forms = unseen.behind(found), {"ratio": "{:.3f}"}
     told = lost["why"].nunique() > 1 or "not counted" not in set(lost["why"])
     heads = _HEADS | ({"why": "ours, beside the peer"} if told else {})
     title = f"The {len(lost)} of {len(found)} that lose, {gpu}, cold, burst"

@@ -5,7 +5,7 @@ import re
 import nbformat
 import pytest
 from rooflab.book import lessons
-from rooflab.words import counted
+from rooflab.words import counted, spans
 
 # What pages count: a number of one of these takes the singular.
 COUNTED = "token|row|column|point|block|warp|lane|sector|shape|launche|kernel|matrice|size|sequence|layer|key"
@@ -32,3 +32,8 @@ def test_no_computed_sentence_gives_one_thing_a_plural(lesson: lessons.Lesson) -
     text = re.sub(r"data-explorer='[^']*'|base64,[\w+/=]+", "", "\n".join(said))
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     assert re.findall(rf"(?<![\d.,/×^])\b1 (?:{COUNTED})s\b.*", text) == []
+
+
+def test_numbers_that_follow_each_other_are_said_by_their_ends():
+    said = {(): "", (9,): "9", (4, 5): "4, 5", (14, 15, 16, 17): "14 to 17", (18, 19, 20, 11): "18 to 20, 11"}
+    assert {numbers: spans(numbers) for numbers in said} == said

@@ -17,6 +17,17 @@ def listed(names: Iterable[object]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def spans(numbers: Iterable[int]) -> str:
+    """ "18 to 20, 11": three numbers or more that follow each other by their ends."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
 def times(ratio: float) -> str:
     """A ratio with two significant digits, all its integer digits from 10 on: "0.48", "3.2", "1,240"."""
     if not abs(ratio) < 9.95:

@@ -18,7 +18,7 @@ from rooflab.pages.lesson_06c_rounding import HALF
 from rooflab.studies import attention as study
 from rooflab.studies import attention_work
 from rooflab.view import display, plot
-from rooflab.words import listed
+from rooflab.words import listed, spans
 
 LEAST_LIMIT = 2.0**-10  # of a row's largest output: the gate allows FP16 no less
 _LABEL = 30  # letters of a line beside a chart
@@ -45,14 +45,7 @@ def all_of(who: list[str]) -> str:
     if len(who) == 1:
         return who[0]
     numbers = sorted(int(name.partition("_")[0]) for name in who if name[0].isdigit())
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    said = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    parts = [("rungs " if len(numbers) > 1 else "rung ") + ", ".join(said)] if numbers else []
+    parts = [("rungs " if len(numbers) > 1 else "rung ") + spans(numbers)] if numbers else []
     others = [name.removeprefix("torch.sdpa_") for name in who if not name[0].isdigit()]
     parts += ["libraries: " + ", ".join(others)] if others else []
     return "\n".join(textwrap.fill(part, _LABEL) for part in parts)

@@ -14,7 +14,7 @@ from rooflab.errors import UsageError
 from rooflab.ops import Rung, attention
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, NONE, SKY, Canvas, Drawing, single
-from rooflab.words import listed
+from rooflab.words import listed, spans
 
 _BOX, _HIGH, _ACROSS, _DOWN = 114.0, 54.0, 148.0, 70.0
 _MANY = 4  # widths of a box that are listed; of more the ends
@@ -65,18 +65,6 @@ def _widths(widths: tuple[int, ...]) -> str:
     return few if len(widths) <= _MANY else f"{widths[0]} to {widths[-1]}"
 
 
-def _numbered(numbers: Sequence[int]) -> str:
-    """ "rungs 14 to 17", "rungs 18 to 20, 11": those that follow each other by their ends."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    spans = [f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
-    return f"{'rung' if len(numbers) == 1 else 'rungs'} {', '.join(spans)}"
-
-
 def rung_tree(nodes: Sequence[Node]) -> Drawing:
     """The boxes from left to right, each right of all that it builds on; the first builds on none of them."""
     rungs = _rungs()
@@ -104,7 +92,7 @@ def rung_tree(nodes: Sequence[Node]) -> Drawing:
             canvas.line(path, 1.2, dashed=parents[node][parent], end="arrow")
         hopper = all("90a" in rungs[_number(name)].archs for name in node.rungs)
         fill = (AMBER if hopper else SKY) if parents[node] else NONE
-        name = _numbered([_number(each) for each in node.rungs])
+        name = f"rung{'s' * (len(node.rungs) > 1)} {spans(_number(each) for each in node.rungs)}"
         canvas.rect(x, y, _BOX, _HIGH, fill)
         lines = ((name, svg.TEXT, True), (node.adds, svg.SMALL, False), (_widths(node.widths), 10.0, False))
         for k, (words, size, bold) in enumerate(lines):

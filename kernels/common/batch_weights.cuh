@@ -12,9 +12,9 @@ constexpr int SLOT = 32 * PIECES + 8 * SCALES;                 // a chunk of a w
 // Chunks that a warp multiplies at a time: products of one wait for each other, unless other columns come between.
 constexpr int PACE = COLUMNS > 2 ? 1 : CHUNKS % 3 == 0 ? 3 : CHUNKS % 2 == 0 ? 2 : 1;
 // Of eight tokens, quantised weights are multiplied with an offset, by which their codes become halves in fewer steps, and
-// scaled as sums. OFFSETS: the blocks of a chunk that have a scale each.
-constexpr bool FOLDED = FORMAT != 0 && COLUMNS == 1;
-constexpr int OFFSETS = FORMAT == 1 ? 2 : 1;
+// scaled as sums, where registers hold the offsets of x too. OFFSETS: the blocks of a chunk that have a scale each.
+constexpr int OFFSETS = FORMAT == 1 ? 2 : 1, FREE = 65536 / (128 * ((WARPS + 3) / 4)) - 64;
+constexpr bool FOLDED = FORMAT != 0 && COLUMNS == 1 && CHUNKS * (8 + 4 * OFFSETS) <= FREE;
 constexpr int SUMS = FORMAT == 2 || FOLDED ? 1 : 2;    // of a chunk and column that do not wait for each other
 constexpr int CHAINS = SUMS * (PACE < 3 ? PACE : 2);  // the same of all chunks at a time
 static_assert(STAGES % PACE == 0);

@@ -53,7 +53,7 @@ __device__ inline void finish(float low, float high, void* out, unsigned tile, u
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, SHARES_SM ? 2 : 1)
     batch_product_pdl(const uint4* __restrict__ weights, const unsigned* __restrict__ scales, const uint4* x, void* out,
                       unsigned n, unsigned k, unsigned batch, const __half* __restrict__ biases,
                       const float2* __restrict__ rotary, const int* position, __half* keys, __half* values, int heads,

@@ -11,10 +11,15 @@ constexpr int SCALES = FORMAT == 0 ? 0 : FORMAT == 1 ? 2 : 1;  // words of scale
 constexpr int SLOT = 32 * PIECES + 8 * SCALES;                 // a chunk of a warp, in units of 16 bytes
 // Chunks that a warp multiplies at a time: products of one wait for each other, unless other columns come between.
 constexpr int PACE = COLUMNS > 2 ? 1 : CHUNKS % 3 == 0 ? 3 : CHUNKS % 2 == 0 ? 2 : 1;
-// Of eight tokens, quantised weights are multiplied with an offset, by which their codes become halves in fewer steps, and
-// scaled as sums, where registers hold the offsets of x too. OFFSETS: the blocks of a chunk that have a scale each.
-constexpr int OFFSETS = FORMAT == 1 ? 2 : 1, FREE = 65536 / (128 * ((WARPS + 3) / 4)) - 64;
-constexpr bool FOLDED = FORMAT != 0 && COLUMNS == 1 && CHUNKS * (8 + 4 * OFFSETS) <= FREE;
+// Of eight tokens two kernels' blocks may share an SM, so that the later one's weights come while the earlier one works: where
+// half of the registers are enough.
+constexpr int OFFSETS = FORMAT == 1 ? 2 : 1;  // blocks of a chunk that have a scale each
+constexpr int NEEDED = 40 + 16 * (EPILOGUE == 1) + 8 * CHUNKS, HALF = 65536 / (2 * THREADS);
+constexpr bool SHARES_SM = COLUMNS == 1 && NEEDED <= HALF;
+// Quantised weights are then multiplied with an offset, by which their codes become halves in fewer steps, and scaled as sums,
+// where registers hold the offsets of x too.
+constexpr int MOST = SHARES_SM ? HALF : 65536 / (128 * ((WARPS + 3) / 4)) - 24;
+constexpr bool FOLDED = FORMAT != 0 && COLUMNS == 1 && NEEDED + 4 * OFFSETS * CHUNKS <= MOST;
 constexpr int SUMS = FORMAT == 2 || FOLDED ? 1 : 2;    // of a chunk and column that do not wait for each other
 constexpr int CHAINS = SUMS * (PACE < 3 ? PACE : 2);  // the same of all chunks at a time
 static_assert(STAGES % PACE == 0);

@@ -275,7 +275,7 @@ def attention(
     warps, stages = warps_for(head_dim, capacity, splits, arch)
     (rung,) = LADDERS["batch_attention"]
     macros = {"WARPS": warps, "STAGES": stages, "HEAD_DIM": head_dim, "TOKENS": tokens}
-    shared = max((8 + warps * stages * 32) * 2 * (head_dim + 8), 8 * warps * head_dim * 4)
+    shared = max((8 + warps * stages * 32) * 2 * (head_dim + 8), 8 * warps * (head_dim + 4) * 4)
     by = math.log2(math.e) * (scale or head_dim**-0.5)
     sizes = [ctypes.c_int(size) for size in (capacity, heads, kv_heads)]
     arguments = [q, k, v, out, length, *sizes, ctypes.c_float(by)]

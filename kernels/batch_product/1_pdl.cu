@@ -53,7 +53,7 @@ __device__ inline void finish(float low, float high, void* out, unsigned tile, u
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, SHARES_SM ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     batch_product_pdl(const uint4* __restrict__ weights, const unsigned* __restrict__ scales, const uint4* x, void* out,
                       unsigned n, unsigned k, unsigned batch, const __half* __restrict__ biases,
                       const float2* __restrict__ rotary, const int* position, __half* keys, __half* values, int heads,
@@ -92,22 +92,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, SHARES_SM ? 2 : 1)
 #pragma unroll
         for (int j = 0; j < COLUMNS; ++j)
             load_x(own[c][j], x + (8 * j + g) * (size_t)(k / 8), chunk + c * WARPS, 8 * j + g < batch);
-    float offsets[CHUNKS][OFFSETS][4] = {};
-    if (FOLDED) {
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) offsets_of(offsets[c], own[c][0]);
-    }
 #pragma unroll 1
     for (unsigned tile = first, places = 0; tile < last; ++tile) {
         float sums[CHAINS][COLUMNS][4] = {};
 #pragma unroll
         for (int c = 0; c < CHUNKS; c += PACE) {
             copy_async_wait<STAGES - PACE>();
-            if (FORMAT == 1) __syncwarp();  // the other lanes' copies have arrived too
 #pragma unroll
-            for (int p = 0; p < PACE; ++p)
-                multiply(sums + SUMS * p % CHAINS, ring + (slot + p) * SLOT, own[c + p], offsets[c + p]);
-            if (FORMAT == 1) __syncwarp();  // all lanes have read the slots
+            for (int p = 0; p < PACE; ++p) multiply(sums + SUMS * p % CHAINS, ring + (slot + p) * SLOT, own[c + p]);
 #pragma unroll
             for (int p = 0; p < PACE; ++p) next(slot + p, (STAGES + c + p) % CHUNKS);
             slot = slot + PACE == STAGES ? 0 : slot + PACE;

@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from rooflab.engine.decoder import Engine
 
 
-# Products whose launch brings a later one's weights into L2: between them stand attention, and a norm.
-_AHEAD = {"qkv": "gate_up", "out": "down"}
-
-
 class Chain:
     """What `size` rows of an engine's weights need between embedding and logits: residual [size, hidden]
     FP32, and what its kernels hand on. The rows are sequences of a cache [capacity, size, kv_heads, head_dim]
@@ -75,10 +71,7 @@ class Chain:
 
         def product(name: str, layer: int | None, given: Any, out: Any, then: int, **more: Any) -> Any:
             self.ran["product dependent"] += 1
-            ahead = self._matrix(_AHEAD[name], layer) if name in _AHEAD else None
-            return batch_ops.product(
-                given, self._matrix(name, layer), out=out, then=then, ahead=ahead, **more
-            )
+            return batch_ops.product(given, self._matrix(name, layer), out=out, then=then, **more)
 
         for layer in range(shape.layers):
             keys, values = cache_k[layer], cache_v[layer]

@@ -23,7 +23,7 @@ from rooflab.numerics.quant import Planes
 from rooflab.numerics.rotary import rotations
 from rooflab.ops import Rung, arch_of, batch_plan, check_array, decoder, int4, loaded, with_target
 from rooflab.ops.attention_operands import Workspace, workspace_for
-from rooflab.ops.batch_plan import MOST, look_ahead, macros_for, plan_for, splits_for, warps_for
+from rooflab.ops.batch_plan import MOST, macros_for, plan_for, splits_for, warps_for
 from rooflab.ops.int4 import Tiles
 from rooflab.records.fingerprint import source_of_callable
 
@@ -38,14 +38,6 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "1_pdl",
             "batch_product_pdl",
             "weights on their way before x is there, and what follows on the sums",
-            defines={**_MACROS, "DRAFTS": 0},
-            dynamic_shared=4 * 4 * 2048 + 2 * 4 * 512,
-        ),
-        Rung(
-            "batch_product",
-            "2_look_ahead",
-            "batch_product_look_ahead",
-            "a later product's weights brought into L2 while memory rests",
             defines={**_MACROS, "DRAFTS": 0},
             dynamic_shared=4 * 4 * 2048 + 2 * 4 * 512,
         ),
@@ -78,10 +70,7 @@ def launch_rule(rung: Rung) -> str:
         return source_of_callable(rmsnorm)
     if rung.operator == "batch_attention":
         return source_of_callable(attention, splits_for, warps_for)
-    rules = (batch_plan.plan_for, batch_plan.cost, batch_plan.pace_of, macros_for)
-    return source_of_callable(
-        product, *rules, *((_looking_ahead, look_ahead) if rung.name == "2_look_ahead" else ())
-    )
+    return source_of_callable(product, batch_plan.plan_for, batch_plan.cost, batch_plan.pace_of, macros_for)
 
 
 class Heads(NamedTuple):
@@ -147,23 +136,22 @@ def product(
     out: Any,
     then: int = ROWS,
     heads: Heads | None = None,
-    ahead: Any = None,
 ) -> Any:
     """x [batch, k] FP16 times w [n, k] transposed, w an FP16 array, Planes of Q8_0 or Tiles of INT4, sums in
     FP32. `out` by what comes `then`: ROWS [batch, n] FP16; ROPE queries [batch, heads, head_dim] FP16, biased
     and rotated, with keys and values in the cache that `heads` names; GATE, of rows in the order of
     pair_gates, SiLU of the gates times the ups [batch, n / 2] FP16; PARTS [parts_of(...), batch, n] FP32,
-    which add up to the product. `ahead` names weights of a later product, which rung 2 brings into L2.
+    which add up to the product.
     """
     format = format_of(w)
     (batch, k), kind = (int(size) for size in x.shape), decoder.FORMATS.index(format)
-    n = _sizes(w)[0]
+    n = w.n if format == "int4_g128" else int((w.quants if format == "q8_0" else w).shape[0])
     plan = plan_for(n, k, batch, format, then == PARTS, sms_of(x))
     if plan is None:
         raise LaunchError(_refusal(n, k, batch, format))
     check_array("x", x, "float16", batch * k, 16)
     weights = _check_weights(w, format, n, k)
-    rung = LADDERS["batch_product"][ahead is not None]
+    (rung,) = LADDERS["batch_product"]
     if (then == ROPE) != (heads is not None):
         raise LaunchError("Heads are what ROPE needs, and nothing else takes them.")
     if heads is not None:
@@ -193,31 +181,10 @@ def product(
     macros["DRAFTS"] = int(heads is not None and len(heads.keys.shape) == 3)
     numbers = [ctypes.c_uint(v) for v in (n, k, batch)]
     arguments = [*weights, x, out, *numbers, *more, *(ctypes.c_int(v) for v in sizes)]
-    if ahead is not None:
-        arguments += _looking_ahead(ahead, batch, sms_of(x))
     function = loaded(rung, tuple(sorted(macros.items())))
     grid, dependent = (plan.blocks, plan.splits), arch_of(x) in ops.DEPENDENT
     function.launch(grid, 32 * plan.warps, arguments, shared=shared, dependent=dependent)
     return out
-
-
-def _sizes(w: Any) -> tuple[int, int]:
-    """Rows and columns of a product's weights."""
-    if isinstance(w, Tiles):
-        return w.n, w.k
-    n, k = (w.quants if isinstance(w, Planes) else w).shape
-    return int(n), int(k)
-
-
-def _looking_ahead(w: Any, batch: int, sms: int) -> list[Any]:
-    """Weights of a later product as the arguments of rung 2: all but the scales of Q8_0."""
-    (n, k), format = _sizes(w), format_of(w)
-    plan = plan_for(n, k, batch, format, False, sms)
-    blocks = 1 if plan is None else plan.blocks
-    data, _ = _check_weights(w, format, n, k)
-    size = n * k * 2 if format == "fp16" else n * k if format == "q8_0" else n * k // 8192 * 4224
-    numbers = ctypes.c_ulonglong(size), ctypes.c_uint(blocks), ctypes.c_uint(look_ahead(size, blocks))
-    return [data, *numbers]
 
 
 @with_target()
@@ -333,8 +300,7 @@ def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
             biases, rotary = halves(n), rotations(16, 32, 1e4)
             expected = _followed(x.astype(np.float64) @ values.T, then, biases.astype(np.float64), rotary)
             budget = gate.error_budget(4e-2 if format == "q8_0" else 2e-3, expected, "float16")
-            ahead = None if rung == LADDERS["batch_product"][0] else w
-            launch = functools.partial(_multiply, put(x), w, n, then, put(biases), put(rotary), ahead)
+            launch = functools.partial(_multiply, put(x), w, n, then, put(biases), put(rotary))
             ends = {PARTS: " in parts", GATE: ", gated", ROPE: ", rotated"}.get(then, "")
             yield subject(f"{n} x {k} in {format}, {batch} tokens{ends}", launch, expected, budget)
 
@@ -366,22 +332,21 @@ def _followed(sums: Any, then: int, biases: Any, rotary: Any) -> Any:
     return np.concatenate([heads[:, :4].reshape(-1), caches.reshape(-1)])
 
 
-def _multiply(x: Any, w: Any, n: int, then: int, biases: Any, rotary: Any, ahead: Any, out: Any) -> None:
+def _multiply(x: Any, w: Any, n: int, then: int, biases: Any, rotary: Any, out: Any) -> None:
     xp, batch = ops.arrays(), len(x)
     if then == PARTS:
         splits = parts_of(n, x.shape[1], batch, format_of(w), sms_of(x))
         parts = xp.full((splits, batch, n), np.nan, np.float32)
-        product(x, w, out=parts, then=PARTS, ahead=ahead)
+        product(x, w, out=parts, then=PARTS)
         out[...] = parts.sum(0)
     elif then == ROPE:
         queries = xp.full((batch, 4, 32), np.nan, np.float16)
         keys, values = (xp.zeros((8, batch, 2, 32), np.float16) for _ in range(2))
         position = xp.asarray(np.array([_PLACE], np.int32))
-        to = Heads(biases, rotary, position, keys, values)
-        product(x, w, out=queries, then=ROPE, heads=to, ahead=ahead)
+        product(x, w, out=queries, then=ROPE, heads=Heads(biases, rotary, position, keys, values))
         out[...] = xp.concatenate([part.reshape(-1) for part in (queries, keys, values)])
     else:
-        product(x, w, out=out, then=then, ahead=ahead)
+        product(x, w, out=out, then=then)
 
 
 def _weights(rows: Any, format: str) -> tuple[Any, Any]:

@@ -27,9 +27,6 @@ _AHEAD_US = 1.0  # of bringing weights that pass while the kernel before still r
 # that two kernels' blocks do not share an SM, which leaves other SMs without one; beyond, registers
 # of x see to that, and a ring that is filled sooner lets the kernel before have the memory for longer.
 _RING, _WIDE_RING = (128, 96, 128), (96, 64, 48)
-# Of a later product's weights, what L2 is asked for: it holds 60 MB, half of that near each multiprocessor.
-_LOOK_AHEAD = 16 << 20
-_PIECE = 2048  # of it that a thread asks for at a time, as the kernel's
 # Columns of eight tokens, of one tile or more, that warps add up between two barriers: more where many tokens
 # meet weights of few bytes, whose barriers would follow each other sooner.
 _TOGETHER, _QUICK = 4, 8
@@ -82,13 +79,6 @@ def cost(plan: Plan, turns: int, k: int, batch: int, kind: int) -> float:
     ahead = min(_AHEAD_US + read, stream * min(1.0, _ring(batch, kind) / (chunks * _SLOT[kind])))
     multiply = turns * each / pace * (_STEP_US + (math.ceil(batch / 8) - 1) * _COLUMN_US)
     return read + max(stream - ahead, multiply) + turns * _SUM_US + splits * batch * _PART_US
-
-
-def look_ahead(size: int, blocks: int) -> int:
-    """Bytes that L2 is asked for of the end of each block's share, of a matrix of `size` bytes that `blocks`
-    will read.
-    """
-    return min(size, _LOOK_AHEAD) // blocks // _PIECE * _PIECE
 
 
 def pace_of(chunks: int, batch: int) -> int:

@@ -323,7 +323,7 @@ class Decode(Study):
             rule += batch_choice.launch_rule(rung) + ops.nvrtc.whole_source(rung.path)
         macros = batch_plan.macros_for(plan, n, batch, kind, arch)[0]
         macros |= {"FORMAT": kind, "EPILOGUE": batch_ops.GATE}
-        rung = batch_ops.LADDERS["batch_product"][0]
+        (rung,) = batch_ops.LADDERS["batch_product"]
         return rung, rung.with_defaults(macros), rule
 
     def identity(self, case: Case, arch: str | None) -> str:

@@ -23,6 +23,8 @@
 // Below    cuBLAS, int4/11_tma and mmq/7_fp16_wgmma, with rope, silu_mul and half of rmsnorm as kernels after them.
 #include "common/batch_heads.cuh"
 #include "common/batch_weights.cuh"
+#include "common/ptx/cache_hints.cuh"
+#include "common/ptx/cp_async.cuh"
 #include "common/ptx/dependent_launch.cuh"
 
 // What becomes of a tile's sums of a token, in rows g and g + 8.

@@ -1,7 +1,6 @@
 // A few tokens times weights in a format, by a warp: its chunks of 16 rows by 64 of k on their way, and their products.
 #pragma once
 #include "common/int4.cuh"
-#include "common/ptx/cache_hints.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/mma.cuh"
 

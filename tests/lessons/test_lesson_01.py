@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from pages_read import said
 from rooflab import lab
-from rooflab.hardware import roofline
+from rooflab.hardware import crossover, roofline
 from rooflab.studies import bandwidth, environment
 from rooflab.studies.bandwidth import Roof
 from rooflab.view import display
@@ -251,7 +251,7 @@ def test_a_gain_over_scattered_samples_is_a_range():
         for q1, median, q3 in ((10.0, 10.0, 10.0), (39.0, 40.0, 40.5), (35.0, 40.0, 40.0))
     )
     assert display.gain(row, steady) == "4.0" and display.gain(row, wide) == "3.5 to 4.0"
-    assert display.scattered(wide) and not display.scattered(steady)
+    assert crossover.scattered(wide) and not crossover.scattered(steady)
 
 
 def test_a_ladder_in_words_names_best_level_and_slower():

@@ -17,7 +17,7 @@ import pandas as pd
 
 from rooflab.analysis.evidence import PEERS, Evidence, NoEvidence
 from rooflab.hardware import device
-from rooflab.hardware.crossover import LEVEL
+from rooflab.hardware.crossover import LEVEL, scattered
 from rooflab.records.yaml_file import loaded
 from rooflab.words import counted
 
@@ -163,6 +163,8 @@ def _points(place: tuple[str, str, str], evidence: Evidence, origin: str) -> lis
         value = float(row[column])
         gain = value / known if column == "median_us" else known / value
         point = {"study": study, "where": _where(row, study), "ours": known, "theirs": value, "gain": gain}
+        wide = column == "median_us" and scattered(row)
+        point["aside"] = f", quartiles {(row['q3_us'] - row['q1_us']) / value:.0%} apart" if wide else ""
         found.append(point | {"word": _word(gain, again.get(key, []))})
     return found
 
@@ -253,15 +255,15 @@ def _where(row: pd.Series, study: str) -> str:
 
 
 def _row(library: Library, origin: str, found: list[dict[str, object]]) -> dict[str, object]:
-    gains = [float(str(point["gain"])) for point in found]
     words = [str(point["word"]) for point in found]
     ordered = sorted(found, key=lambda point: float(str(point["gain"])))
+    said = [f"{point['gain']:.2f}× ({point['where']}{point.get('aside', '')})" for point in ordered]
     return {
         **{"name": library.name, "purpose": library.purpose, "origin": origin, "points": len(found)},
         "ours": words.count(OURS),
         "level": words.count(EVEN) + words.count(OPEN),
         "theirs": words.count(THEIRS),
-        "best": f"{gains and max(gains):.2f}× ({ordered[-1]['where']})" if found else "",
-        "worst": f"{min(gains):.2f}× ({ordered[0]['where']})" if found else "",
+        "best": said[-1] if said else "",
+        "worst": said[0] if said else "",
         "study": ", ".join(dict.fromkeys(str(point["study"]) for point in found)),
     }

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 LEVEL = 1.02  # the tie rule of the whole course: medians within this factor are level
+_APART = 0.05  # quartiles further apart, as a share of the median, leave a ratio of medians uncertain
 FIRST, SECOND, NEITHER = "first", "second", "level"
 
 
@@ -60,6 +61,11 @@ class Crossover:
             for size, word in self.verdicts
         )
         return f"{first} and {second} change places more than once ({order})"
+
+
+def scattered(row: Mapping[str, float] | pd.Series) -> bool:
+    """Whether a row's quartiles are more than 5 % of its median apart."""
+    return bool(row["q3_us"] - row["q1_us"] > _APART * row["median_us"])
 
 
 def verdict(first: Mapping[str, float] | pd.Series, second: Mapping[str, float] | pd.Series) -> str:

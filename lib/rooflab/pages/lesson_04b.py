@@ -10,7 +10,7 @@ import pandas as pd
 
 from rooflab import studies
 from rooflab.analysis import way
-from rooflab.hardware import roofline
+from rooflab.hardware import crossover, roofline
 from rooflab.lab import Lab
 from rooflab.numerics import quant
 from rooflab.ops import int4, stream
@@ -212,7 +212,7 @@ def steps_compared(ladder: dict[Any, Any], large: Any, rungs: Any, gpu: str, tun
         how = display.against(best, dense) if display.level(best, dense) else how
         text += f", and {how} FP16 in cuBLAS"
     text += f" on the {gpu}."
-    if "torch.matmul" in big.index and display.scattered(dense):
+    if "torch.matmul" in big.index and crossover.scattered(dense):
         text += f" (The middle half of FP16's samples lies between {dense['q1_us']:.1f} and "
         text += f"{dense['q3_us']:.1f} µs.)"
     text += "\n"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, named_facts
 from rooflab.pages.lesson_04c_bounds import bound_us, by_shape, crossings_of, free_up_to
@@ -79,7 +80,7 @@ def _went(rows: Rows, name: str) -> list[str]:
     text = f"{name} goes from {us.iloc[0]:.1f} to {us.iloc[-1]:.1f} µs"
     if us.min() < 0.97 * min(us.iloc[0], us.iloc[-1]):
         text += f" (with {us.min():.1f} at {counted(int(us.idxmin()), 'token')}"
-        wide = rows[[display.scattered(row) for _, row in rows.iterrows()]].sort_values("batch")
+        wide = rows[[crossover.scattered(row) for _, row in rows.iterrows()]].sort_values("batch")
         text += "".join(
             f"; at {counted(int(row.batch), 'token')} the middle half of its samples lies between "
             f"{row.q1_us:.1f} and {row.q3_us:.1f}"

@@ -264,7 +264,7 @@ def _further_off(times: Rows, last: int) -> str:
 def _by_quartiles(first: Any, then: Any, last: int) -> str:
     """What the lower quartile of FP16's `first` samples makes of a lead, where they scatter."""
     low, middle, high = (float(first.get(name, 0)) for name in ("q1", "fp16", "q3"))
-    if not display.scattered({"q1_us": low, "median_us": middle, "q3_us": high}):
+    if not crossover.scattered({"q1_us": low, "median_us": middle, "q3_us": high}):
         return ""
     return (
         f"FP16's first samples scatter: by their lower quartile, {low:.1f} µs, the lead is "

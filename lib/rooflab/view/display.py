@@ -22,8 +22,6 @@ from rooflab.view import branches
 from rooflab.view.captions import contestants
 from rooflab.words import listed, times
 
-_APART = 0.05  # quartiles further apart, as a share of the median, leave a ratio of medians uncertain
-
 
 def say(text: str) -> None:
     """Display Markdown: how a sentence states a number, interpolated from rows instead of typed."""
@@ -219,16 +217,11 @@ def speed(ratio: float) -> str:
     return f"{times(ratio)} times as fast" if ratio > 1 else f"slower, at {times(ratio)} times the speed"
 
 
-def scattered(row: Mapping[str, float] | pd.Series) -> bool:
-    """Whether a row's quartiles are more than 5 % of its median apart."""
-    return bool(row["q3_us"] - row["q1_us"] > _APART * row["median_us"])
-
-
 def gain(row: pd.Series, other: pd.Series) -> str:
     """How many times as fast as `other` a row is, by the medians: "3.9"; where the quartiles of either are
     more than 5 % apart, the least and the most that the quartiles give: "3.5 to 3.9".
     """
-    if not (scattered(row) or scattered(other)):
+    if not (crossover.scattered(row) or crossover.scattered(other)):
         return times(other["median_us"] / row["median_us"])
     low, high = (times(other[a] / row[b]) for a, b in (("q1_us", "q3_us"), ("q3_us", "q1_us")))
     return low if low == high else f"{low} to {high}"

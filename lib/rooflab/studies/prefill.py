@@ -75,17 +75,19 @@ def ways(format: str) -> list[str]:
     return [name for name in engine.PROMPTS if name != "2_mmq" or format == "q8_0"]
 
 
-def skipped(model: model_shapes.Model, n: int) -> int:
+def skipped(model: model_shapes.Model, n: int, last: bool = False) -> int:
     """FLOPs of a prompt that nothing depends on: layers that leave no keys and values need to see its last
-    token alone.
+    token alone; with `last` the last layer too, once it has left them.
     """
-    found = 0
-    for layer in model_shapes.layers(model):
-        if not layer.owns_kv:
-            q = model.heads * layer.head_dim
-            weights = model.hidden * (2 * q + 3 * model.mlp + 3 * model.ple)
-            pairs = roofline.attention_pairs(n, n, window=layer.window) - min(n, layer.window or n)
-            found += 2 * (n - 1) * weights + 4 * q * pairs
+    found, layers = 0, model_shapes.layers(model)
+    for place, layer in enumerate(layers, 1):
+        if layer.owns_kv and not (last and place == len(layers)):
+            continue
+        q = model.heads * layer.head_dim
+        queries = 1 if layer.owns_kv else 2  # their own product is one with keys' and values'
+        weights = model.hidden * (queries * q + 3 * model.mlp + 3 * model.ple)
+        pairs = roofline.attention_pairs(n, n, window=layer.window) - min(n, layer.window or n)
+        found += 2 * (n - 1) * weights + 4 * q * pairs
     return found
 
 
@@ -169,7 +171,9 @@ class Prefill(Study):
         model, seq = model_shapes.get(case.model), case.seq or 0
         moved = model_shapes.weight_bytes(model, case.format, decode.head_of(case))
         moved += seq * model_shapes.kv_bytes_per_token(model)
-        return Count(int(moved), model_shapes.prefill_flops(model, seq) - skipped(model, seq), "fp16_tensor")
+        own = case.kind == "own" and case.model != decode.GEMMA
+        unneeded = skipped(model, seq, own and engine.PROMPTS[case.impl].last)
+        return Count(int(moved), model_shapes.prefill_flops(model, seq) - unneeded, "fp16_tensor")
 
     def predict(self, case: Case, context: Context) -> float | None:
         known = predictions.known(context.device)

@@ -21,6 +21,10 @@
 //          DRAFTS = 0: 1 where the tokens are one sequence's at positions `position` + 0, 1, ..: their cache is
 //          [..][kv_heads][head_dim].
 // Below    cuBLAS, int4/11_tma and mmq/7_fp16_wgmma, with rope, silu_mul and half of rmsnorm as kernels after them.
+// Lost     on an H200, with eight tokens: RMSNorm's weights before the product that ends a branch and its root after the next
+//          product, so that no norm is a kernel (what its sums add to a product that all blocks wait for is more); a later
+//          product's weights brought into L2 while memory rests, and two kernels' blocks on an SM (what waits for L2 then waits
+//          longer); weights multiplied with their offset (the sums of x that take it away come before the first product).
 #include "common/batch_heads.cuh"
 #include "common/batch_weights.cuh"
 #include "common/ptx/cache_hints.cuh"

@@ -41,6 +41,18 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             defines={**_MACROS, "DRAFTS": 0},
             dynamic_shared=4 * 4 * 2048 + 2 * 4 * 512,
         ),
+        Rung(
+            "batch_product",
+            "2_whole_blocks",
+            "batch_product_whole_blocks",
+            "of INT4 all rows of a block of weights at a time",
+            defines={
+                name: value
+                for name, value in {**_MACROS, "DRAFTS": 0}.items()
+                if name not in ("FORMAT", "TILES")
+            },
+            dynamic_shared=4 * 4 * 2176 + 2 * 4 * 4 * 512,
+        ),
     ),
     "batch_rmsnorm": (
         Rung(
@@ -151,7 +163,7 @@ def product(
         raise LaunchError(_refusal(n, k, batch, format))
     check_array("x", x, "float16", batch * k, 16)
     weights = _check_weights(w, format, n, k)
-    (rung,) = LADDERS["batch_product"]
+    rung = LADDERS["batch_product"][kind == 2]
     if (then == ROPE) != (heads is not None):
         raise LaunchError("Heads are what ROPE needs, and nothing else takes them.")
     if heads is not None:
@@ -177,7 +189,7 @@ def product(
         check_array("out", out, "float32" if then == PARTS else "float16", batch * width, 16)
         more, sizes = [x] * 5, (0, 0, 0)
     macros, shared = macros_for(plan, n, batch, kind, arch_of(x))
-    macros |= {"FORMAT": kind, "EPILOGUE": then}
+    macros |= {"EPILOGUE": then} if kind == 2 else {"FORMAT": kind, "EPILOGUE": then}
     macros["DRAFTS"] = int(heads is not None and len(heads.keys.shape) == 3)
     numbers = [ctypes.c_uint(v) for v in (n, k, batch)]
     arguments = [*weights, x, out, *numbers, *more, *(ctypes.c_int(v) for v in sizes)]

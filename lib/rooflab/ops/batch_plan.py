@@ -101,6 +101,13 @@ def _ring(batch: int, kind: int) -> int:
 def macros_for(plan: Plan, n: int, batch: int, kind: int, arch: str) -> tuple[dict[str, int], int]:
     """The macros of a product that is divided so, and its bytes of dynamic shared memory."""
     columns, turns = math.ceil(batch / 8), math.ceil(n // 16 / plan.blocks)
+    if kind == 2:
+        tall = 4 if columns == 1 else 2
+        sums, stage = 2 * tall * plan.warps * columns * 512, plan.warps * (512 * tall + 128)
+        budget = min(_ring(batch, kind), _SHARED_KIB.get(arch, 48) * 1024 - 1024 - sums)
+        stages = max(1, min(budget // stage, (turns + 2 * tall - 2) // tall * plan.chunks))
+        found = {"TOKENS": 8 * columns, "WARPS": plan.warps, "CHUNKS": plan.chunks, "STAGES": stages}
+        return found, stages * stage + sums
     pace = pace_of(plan.chunks, batch)
     tiles = min((_QUICK if kind and batch > 16 else _TOGETHER) // columns, turns) or 1
     sums, stage = 2 * tiles * plan.warps * columns * 512, plan.warps * _SLOT[kind]

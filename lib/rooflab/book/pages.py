@@ -350,6 +350,7 @@ def _executed(
     rows = rows.assign(day=rows["started"].str[:10])
     for where, mine in rows.groupby(_WHERE, sort=False, dropna=False):
         named = dict(zip(_WHERE, where, strict=True))
+        named["commit"] = str(named["commit"] or "")[:12]  # as many digits as a checkout says
         versions = [f"{_NAMES.get(name, name)} {value}".strip() for name, value in named.items() if value]
         pages = f"{len(mine)} page{'s' * (len(mine) > 1)}"
         lines += [f"{pages}, {mine['seconds'].sum() / 60:.1f} minutes: {', '.join(versions)}.", ""]

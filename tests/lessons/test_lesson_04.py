@@ -553,6 +553,18 @@ def test_the_drawing_of_two_clocks_says_which_times_it_misses():
     assert not lesson_04d_clocks.drawn(9, 10, 37) and not lesson_04d_clocks.drawn(15, 10, 9)
 
 
+def test_the_drawing_of_two_clocks_takes_the_times_that_were_measured():
+    """A GPU whose memory was taken has none of one token, or of any."""
+    tokens = [1, 2, 4]
+    times = {"event, warm": [47.0, 62.0, 92.0], "graph, cold": [float("nan"), 20.0, 40.0]}
+    index = pd.MultiIndex.from_product([times, tokens])
+    one_shape = pd.DataFrame({"fused": [us for how in times.values() for us in how]}, index)
+    assert lesson_04d_clocks.clocks_drawn(one_shape, "GPU") == (15, 10, 37)
+    one_shape.loc["graph, cold"] = float("nan")
+    assert lesson_04d_clocks.clocks_drawn(one_shape, "GPU") == (15, 0, 47)
+    assert lesson_04d_clocks.clocks_drawn(one_shape * float("nan"), "GPU") == (0, 0, 0)
+
+
 def test_a_gain_over_a_slow_baseline_is_named():
     rows = pd.DataFrame({"batch": [1, 16], "fp16": [200.0, 80.0], "fused": [100.0, 400.0]})
     assert "odd time of FP16, 200 µs, where 16 tokens take 80." in lesson_04d_laptop.slow_baseline(rows)

@@ -18,13 +18,15 @@ def clocks_drawn(one_shape: Rows, gpu: str) -> tuple[int, int, int]:
     """
 
     def each_further(how: str) -> int:
-        """Microseconds that a token adds, from the first batch to the last."""
-        side = one_shape.loc[how]["fused"]
+        """Microseconds that a token adds, from the first batch measured to the last; 0 of one alone."""
+        side = one_shape.loc[how]["fused"].dropna()
+        if len(side) < 2:
+            return 0
         return round((side.iloc[-1] - side.iloc[0]) / (side.index[-1] - side.index[0])) + 0
 
     event, graph = each_further("event, warm"), each_further("graph, cold")
     measured = one_shape.loc["event, warm"]["fused"].dropna()
-    first = round(measured.iloc[0]) - graph
+    first = round(measured.iloc[0]) - graph if len(measured) else 0
     if drawn(event, graph, first):
         diagram.two_clocks(event, graph, _LAUNCHES, first=first).show()
         display.say(f"**Of the event clock's {first + graph} µs for one token the kernel takes {graph}.**")

@@ -75,22 +75,6 @@ def ways(format: str) -> list[str]:
     return [name for name in engine.PROMPTS if name != "2_mmq" or format == "q8_0"]
 
 
-def skipped(model: model_shapes.Model, n: int, last: bool = False) -> int:
-    """FLOPs of a prompt that nothing depends on: layers that leave no keys and values need to see its last
-    token alone; with `last` the last layer too, once it has left them.
-    """
-    found, layers = 0, model_shapes.layers(model)
-    for place, layer in enumerate(layers, 1):
-        if layer.owns_kv and not (last and place == len(layers)):
-            continue
-        q = model.heads * layer.head_dim
-        queries = 1 if layer.owns_kv else 2  # their own product is one with keys' and values'
-        weights = model.hidden * (queries * q + 3 * model.mlp + 3 * model.ple)
-        pairs = roofline.attention_pairs(n, n, window=layer.window) - min(n, layer.window or n)
-        found += 2 * (n - 1) * weights + 4 * q * pairs
-    return found
-
-
 def rounds(case: Case) -> bool:
     """Whether products of a way multiply Q8_1 instead of FP16; of the other decoder's those of the last
     token, which goes through the layers without a cache alone.
@@ -172,7 +156,7 @@ class Prefill(Study):
         moved = model_shapes.weight_bytes(model, case.format, decode.head_of(case))
         moved += seq * model_shapes.kv_bytes_per_token(model)
         own = case.kind == "own" and case.model != decode.GEMMA
-        unneeded = skipped(model, seq, own and engine.PROMPTS[case.impl].last)
+        unneeded = model_shapes.unneeded_flops(model, seq, own and engine.PROMPTS[case.impl].last)
         return Count(int(moved), model_shapes.prefill_flops(model, seq) - unneeded, "fp16_tensor")
 
     def predict(self, case: Case, context: Context) -> float | None:

@@ -562,6 +562,8 @@ def test_the_drawing_of_two_clocks_takes_the_times_that_were_measured():
     assert lesson_04d_clocks.clocks_drawn(one_shape, "GPU") == (15, 10, 37)
     one_shape.loc["graph, cold"] = float("nan")
     assert lesson_04d_clocks.clocks_drawn(one_shape, "GPU") == (15, 0, 47)
+    one_shape.loc[("event, warm", 1)] = float("nan")
+    assert lesson_04d_clocks.clocks_drawn(one_shape, "GPU") == (15, 0, 0)
     assert lesson_04d_clocks.clocks_drawn(one_shape * float("nan"), "GPU") == (0, 0, 0)
 
 

@@ -26,7 +26,7 @@ def clocks_drawn(one_shape: Rows, gpu: str) -> tuple[int, int, int]:
 
     event, graph = each_further("event, warm"), each_further("graph, cold")
     measured = one_shape.loc["event, warm"]["fused"].dropna()
-    first = round(measured.iloc[0]) - graph if len(measured) else 0
+    first = round(measured[1]) - graph if 1 in measured else 0  # a launch alone
     if drawn(event, graph, first):
         diagram.two_clocks(event, graph, _LAUNCHES, first=first).show()
         display.say(f"**Of the event clock's {first + graph} µs for one token the kernel takes {graph}.**")

@@ -53,6 +53,7 @@ PROMPT_WAYS = {
     "5_embed": "all embeddings in one launch",
     "6_graph": "one CUDA graph",
     "7_fused": "gates applied by the product; of Q8_0 ours, by persistent blocks",
+    "8_last_token": "the last layer for the last token alone",
     "gemma": "the other decoder",
 }
 

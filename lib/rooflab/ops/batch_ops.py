@@ -242,7 +242,7 @@ def attention(
     warps, stages = warps_for(head_dim, capacity, splits, arch)
     (rung,) = LADDERS["batch_attention"]
     macros = {"WARPS": warps, "STAGES": stages, "HEAD_DIM": head_dim, "TOKENS": tokens}
-    shared = max((8 + warps * stages * 32) * 2 * (head_dim + 8), 8 * warps * head_dim * 4)
+    shared = max((8 + warps * stages * 32) * 2 * (head_dim + 8), 8 * warps * (head_dim + 4) * 4)
     by = math.log2(math.e) * (scale or head_dim**-0.5)
     sizes = [ctypes.c_int(size) for size in (capacity, heads, kv_heads)]
     arguments = [q, k, v, out, length, *sizes, ctypes.c_float(by)]
@@ -290,7 +290,7 @@ def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
     else:
         for format, n, k, batch, then in (
             ("fp16", 80, 448, 9, ROWS), ("fp16", 64, 512, 3, PARTS), ("q8_0", 48, 256, 8, ROWS),
-            ("q8_0", 32, 192, 20, PARTS), ("int4_g128", 128, 256, 5, ROWS), ("int4_g128", 64, 512, 17, PARTS),
+            ("q8_0", 32, 192, 20, PARTS), ("int4_g128", 64, 2304, 5, ROWS), ("int4_g128", 64, 512, 17, PARTS),
             *((format, n, 256, batch, then) for format in decoder.FORMATS
               for n, batch, then in ((192, 12, GATE), (256, 3, ROPE))),
         ):  # fmt: skip

@@ -17,7 +17,7 @@ _SLOT = (2048, 1280, 640)  # bytes of a ring that a chunk of 16 rows takes, with
 _BYTES = (2048, 1088, 528)  # the same in memory
 # What the division is chosen by, of an H200: bytes a us from memory and from L2, in all and to an SM.
 _MEMORY, _SM, _L2, _SM_L2 = 4.69e6, 4.5e4, 5.5e6, 9e4
-_WARPS = 12  # of a block, or as near to it as k allows
+_WARPS = 13  # of a block, or as near to it as k allows: sixteen rather than eight
 _STEP_US = 0.15  # from weights in shared memory to products, of the chunks that a warp takes at a time
 _COLUMN_US = 0.05  # the same for eight tokens more
 _SUM_US = 0.1  # to add up a tile's sums
@@ -31,6 +31,7 @@ _RING, _WIDE_RING = (128, 96, 128), (96, 64, 48)
 # meet weights of few bytes, whose barriers would follow each other sooner.
 _TOGETHER, _QUICK = 4, 8
 _X_WORDS, _OTHERS = 160, 80  # registers of x a thread at most, and what it needs beside them
+_WIDE_FP16 = 8  # more of these, with FP16 weights and more than 16 tokens
 
 
 class Plan(NamedTuple):
@@ -52,9 +53,10 @@ def plan_for(n: int, k: int, batch: int, format: str, divided: bool, sms: int) -
     if n % rows or k % whole or n >= 1 << 24 or not 0 < batch <= MOST:
         return None
     tiles, found = n // 16, []
+    others = _OTHERS + _WIDE_FP16 * (kind == 0 and columns > 2)
     for splits in range(1, min(sms, 16 if divided else 1) + 1):
         fits = [w for w in range(1, 17) if k % (_CHUNK * splits * w) == 0]
-        fits = [w for w in fits if 8 * columns * (k // (_CHUNK * splits * w)) <= _room(w)]
+        fits = [w for w in fits if 8 * columns * (k // (_CHUNK * splits * w)) <= _room(w, others)]
         if not fits:
             continue
         warps = min(fits, key=lambda w: abs(w - _WARPS))
@@ -84,9 +86,11 @@ def pace_of(chunks: int, batch: int) -> int:
     return 1 if batch > 16 else next(pace for pace in (3, 2, 1) if chunks % pace == 0)
 
 
-def _room(warps: int) -> int:
-    """Registers of x that a thread has in a block of so many warps, one to a multiprocessor of 65536."""
-    return min(_X_WORDS, 65536 // (32 * warps) - _OTHERS)
+def _room(warps: int, others: int) -> int:
+    """Registers of x that a thread has beside `others` in a block of so many warps, one to a multiprocessor
+    of 65536.
+    """
+    return min(_X_WORDS, 65536 // (32 * warps) - others)
 
 
 def _ring(batch: int, kind: int) -> int:

@@ -205,6 +205,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "guard",
         "first < last",
     ): "a block without tiles reads what it would rotate with, and rotates nothing",
+    (
+        "common/batch_heads.cuh",
+        "clamp",
+        "token + d",
+    ): "what a token beyond the last would be rotated with is not used",
     ("batch_rmsnorm/1_pdl", "overrun", "prefetch_l2"): "a prefetch leaves every value as it is",
     ("all_reduce_rmsnorm/1_pdl", "overrun", "prefetch_l2"): "a prefetch leaves every value as it is",
     ("common/slabs.cuh", "dirty", "row_sum = 0"): _RESCALED,
@@ -224,7 +229,8 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("mmq/3_wide", "guard", "thread < 2 * TOKENS"): "128 tokens a tile are all 256 threads",
     ("mmq/5_large_tiles", "wait", "wait<0>"): "after the last turn only empty groups are under way",
     ("q8_0/6_mma", "wait", "wait<0>"): "after the last turn only empty groups are under way",
-    ("int4/9_shared_x", "wait", "wait<0>"): "after the last turn only empty groups are under way",
+    ("int4/9_shared_x", "overrun", "j += K_WARPS"): "a turn too many has no groups left to multiply",
+    ("int4/14_persistent", "wait", "wait<0>"): "after the last rows only empty groups are under way",
     (
         "decode_step/8_tensor_attention",
         "wait",

@@ -9,12 +9,12 @@
 //          rooflab.ops.decoder.pair_heads; 2 SiLU of the gates times the ups [batch][n / 2] half, of rows in the order of
 //          pair_gates; 3 sums [gridDim.y][batch][n] float, of a part of k each. All 16-byte aligned.
 // Bytes    the weights once, x once a block (from L2), out.
-// Launch   32 WARPS threads a block; blocks of y divide k into chunks of 64, WARPS CHUNKS of them each, and blocks of x the
-//          n / 16 tiles of rows. Ring and sums in dynamic shared memory. As a dependent of the kernel that makes x.
+// Launch   32 WARPS threads a block; blocks of y divide k into chunks of 64 (INT4: 128), WARPS CHUNKS of them each, and blocks
+//          of x the n / 16 tiles of rows. Ring and sums in dynamic shared memory. As a dependent of the kernel that makes x.
 // Macros   FORMAT = 0: of the weights: 0 FP16, 1 Q8_0 in planes, 2 INT4 in tile order;
 //          TOKENS = 8: columns of the products, a multiple of 8;
 //          WARPS = 4: warps, which divide the block's part of k;
-//          CHUNKS = 1: of 64 of k a warp, whose x stays in registers;
+//          CHUNKS = 1: of k a warp, whose x stays in registers;
 //          STAGES = 4: chunks of weights that a warp has under way, a multiple of those that it multiplies at a time (PACE);
 //          TILES = 1: tiles of 16 rows whose sums the block's warps add up together, between two barriers;
 //          EPILOGUE = 0: what becomes of the sums;
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     uint4* const ring = shared + warp * STAGES * SLOT;
     float4* const sums_of_warps = reinterpret_cast<float4*>(shared + WARPS * STAGES * SLOT);
     const unsigned first = tiles * blockIdx.x / gridDim.x, last = tiles * (blockIdx.x + 1) / gridDim.x;
-    const unsigned chunk = blockIdx.y * (WARPS * CHUNKS) + warp;  // the warp's first: the others follow WARPS apart
+    const unsigned chunk = (blockIdx.y * WARPS + warp) * CHUNKS;  // the warp's first
     const unsigned long long policy = evict_first_policy();
     const Heads to = {biases, rotary, keys, values, heads, kv_heads, head_dim};
     // The same all through a step, so that it is read before x is there, like what the warp's first columns are rotated with.
@@ -79,53 +79,70 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         rotation = turn_of(min(first + warp / COLUMNS, last - 1), 8 * (warp % COLUMNS) + lane % 4 * 2, batch, position_now, to);
 
     Source from = source_of(weights, scales, first, chunk, k);
-    unsigned tile_ahead = first, slot = 0;
-    const auto next = [&](unsigned place, int c) {
-        if (tile_ahead < last) start(ring + place * SLOT, from, c, chunk, k, policy);
+    unsigned tile_ahead = first;
+    const auto next = [&](uint4* slot, int c) {
+        if (tile_ahead < last) start(slot, from, c, k, policy);
         copy_async_commit();
         if (c + 1 == CHUNKS) next_tile(from, tile_ahead++, k);
     };
 #pragma unroll 1
-    for (int s = 0, c = 0; s < STAGES; ++s, c = c + 1 == CHUNKS ? 0 : c + 1) next(s, c);
+    for (int s = 0, c = 0; s < STAGES; ++s, c = c + 1 == CHUNKS ? 0 : c + 1) next(ring + s * SLOT, c);
     // What starts now has its own weights brought, which should not come before those above, nor before many tokens' x.
     if (COLUMNS <= 2) let_successor_start();
     wait_for_predecessor();
     if (COLUMNS > 2) let_successor_start();
 
-    unsigned own[CHUNKS][COLUMNS][8];
+    unsigned own[CHUNKS][COLUMNS][X_WORDS];
+    Begin begin[CHUNKS][COLUMNS];
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c)
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j)
-            load_x(own[c][j], x + (8 * j + g) * (size_t)(k / 8), chunk + c * WARPS, 8 * j + g < batch);
-#pragma unroll 1
-    for (unsigned tile = first, places = 0; tile < last; ++tile) {
-        float sums[CHAINS][COLUMNS][4] = {};
-#pragma unroll
-        for (int c = 0; c < CHUNKS; c += PACE) {
-            copy_async_wait<STAGES - PACE>();
-#pragma unroll
-            for (int p = 0; p < PACE; ++p) multiply(sums + SUMS * p % CHAINS, ring + (slot + p) * SLOT, own[c + p]);
-#pragma unroll
-            for (int p = 0; p < PACE; ++p) next(slot + p, (STAGES + c + p) % CHUNKS);
-            slot = slot + PACE == STAGES ? 0 : slot + PACE;
-        }
-        float4* const here = sums_of_warps + places % (2 * TILES) * (WARPS * COLUMNS * 32);
-#pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
-#pragma unroll
-            for (int chain = 1; chain < CHAINS; ++chain)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) sums[0][j][e] += sums[chain][j][e];
-            here[(warp * COLUMNS + j) * 32 + lane] = make_float4(sums[0][j][0], sums[0][j][1], sums[0][j][2], sums[0][j][3]);
+            load_x(own[c][j], x + (8 * j + g) * (size_t)(k / 8), chunk + c, 8 * j + g < batch);
+            begin[c][j] = begin_of(own[c][j]);
         }
-        if (++places % TILES && tile + 1 < last) continue;
+    uint4* slot = ring;
+    Scales by;
+#pragma unroll 1
+    for (unsigned tile = first, places = 0; tile < last; tile += TALL) {
+        float sums[TALL][CHAINS][COLUMNS][4] = {};
+#pragma unroll
+        for (int c = 0; c < CHUNKS * TALL; c += PACE) {
+            copy_async_wait<STAGES - PACE>();
+            if (SCALES) __syncwarp();  // the other lanes' scales have arrived too
+#pragma unroll
+            for (int p = 0; p < PACE; ++p) {
+                const int up = TALL > 1 ? p : 0, i = c + p - up;  // of tile + up, which may be none of the block's, chunk i
+                if (SCALES && i % SPAN == 0) load_scales(by, slot + p * SLOT, tile + up);
+                multiply(sums[up] + (TALL > 1 ? 0 : SUMS * p % CHAINS), slot + p * SLOT, own[i], begin[i], by, i % SPAN);
+            }
+            if (SCALES) __syncwarp();  // all lanes have read them
+#pragma unroll
+            for (int p = 0; p < PACE; ++p) next(slot + p * SLOT, (STAGES + c + p) % CHUNKS);
+            slot += PACE * SLOT;
+            if (slot == ring + STAGES * SLOT) slot = ring;
+        }
+#pragma unroll
+        for (int up = 0; up < TALL; ++up) {
+            if (up > 0 && tile + up >= last) break;
+            float4* const here = sums_of_warps + places++ % (2 * TILES) * (WARPS * COLUMNS * 32);
+#pragma unroll
+            for (int j = 0; j < COLUMNS; ++j) {
+                float(&all)[4] = sums[up][0][j];
+#pragma unroll
+                for (int chain = 1; chain < CHAINS; ++chain)
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) all[e] += sums[up][chain][j][e];
+                here[(warp * COLUMNS + j) * 32 + lane] = make_float4(all[0], all[1], all[2], all[3]);
+            }
+        }
+        if (places % TILES && tile + TALL < last) continue;
         // Sums of all warps have met in half of the places: who adds them up is done before the next barrier but one.
         __syncthreads();
         const unsigned there = (places - 1) % TILES + 1, turn = places - there;
 #pragma unroll 1
         for (unsigned i = (warp + WARPS - turn * COLUMNS % WARPS) % WARPS; i < there * COLUMNS; i += WARPS) {
-            const unsigned j = i % COLUMNS, of = tile + 1 - there + i / COLUMNS;
+            const unsigned j = i % COLUMNS, of = min(tile + TALL, last) - there + i / COLUMNS;
             const float4* const from = sums_of_warps + (turn + i / COLUMNS) % (2 * TILES) * (WARPS * COLUMNS * 32) + j * 32 + lane;
             float4 all = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll

@@ -17,7 +17,7 @@ __device__ inline void multiply_chunk(float (&acc)[2][4], const Operands& o, con
     if constexpr (F == FP16) multiply_fp16(acc, o.w, o.x);
     if constexpr (F == Q8) multiply_q8(acc, o.w, o.x, o.x_sum, lane);
     if constexpr (F == INT4) {
-        const uint2 both = reinterpret_cast<const uint2*>(o.w - lane + 128)[lane];
+        const uint2 both = reinterpret_cast<const uint2*>(o.w - lane + 128)[lane / 4 * 2 + o.unit % INT4_UNITS / 2];
         const unsigned scales[2] = {WIDTH == 1 && o.unit % 2 ? both.y : both.x, both.y};
         multiply_int4<WIDTH>(acc, o.w, scales, o.x, *o.x_sum);
     }

@@ -12,9 +12,9 @@ from rooflab.ops import decoder, sms
 from rooflab.ops.decoder_plan import LARGE, LONG
 
 MOST = 32  # tokens whose x fits in registers
-_CHUNK = 64  # of k that a warp multiplies at a time
-_SLOT = (2048, 1280, 640)  # bytes of a ring that a chunk of 16 rows takes, with scales: FP16, Q8_0, INT4
-_BYTES = (2048, 1088, 528)  # the same in memory
+_CHUNK = (64, 64, 128)  # of k that a warp multiplies at a time: FP16, Q8_0, INT4
+_BYTES = (2048, 1088, 1056)  # that a chunk of 16 rows takes in memory, with scales
+_X_OF_CHUNK = (8, 8, 20)  # registers that x of a chunk and eight tokens takes, and what sums begin with
 # What the division is chosen by, of an H200: bytes a us from memory and from L2, in all and to an SM.
 _MEMORY, _SM, _L2, _SM_L2 = 4.69e6, 4.5e4, 5.5e6, 9e4
 _WARPS = 13  # of a block, or as near to it as k allows: sixteen rather than eight
@@ -30,7 +30,7 @@ _RING, _WIDE_RING = (128, 96, 128), (96, 64, 48)
 # Columns of eight tokens, of one tile or more, that warps add up between two barriers: more where many tokens
 # meet weights of few bytes, whose barriers would follow each other sooner.
 _TOGETHER, _QUICK = 4, 8
-_X_WORDS, _OTHERS = 160, 80  # registers of x a thread at most, and what it needs beside them
+_X_WORDS, _OTHERS = 160, 64  # registers of x a thread at most, and what it needs beside them
 _WIDE_FP16 = 8  # more of these, with FP16 weights and more than 16 tokens
 
 
@@ -49,20 +49,21 @@ def plan_for(n: int, k: int, batch: int, format: str, divided: bool, sms: int) -
     that the kernel does not take.
     """
     kind, columns = decoder.FORMATS.index(format), math.ceil(batch / 8)
-    rows, whole = (64, 128) if kind == 2 else (16, _CHUNK)
-    if n % rows or k % whole or n >= 1 << 24 or not 0 < batch <= MOST:
+    rows, chunk = 64 if kind == 2 else 16, _CHUNK[kind]
+    if n % rows or k % chunk or n >= 1 << 24 or not 0 < batch <= MOST:
         return None
     tiles, found = n // 16, []
     others = _OTHERS + _WIDE_FP16 * (kind == 0 and columns > 2)
     for splits in range(1, min(sms, 16 if divided else 1) + 1):
-        fits = [w for w in range(1, 17) if k % (_CHUNK * splits * w) == 0]
-        fits = [w for w in fits if 8 * columns * (k // (_CHUNK * splits * w)) <= _room(w, others)]
+        fits = [w for w in range(1, 17) if k % (chunk * splits * w) == 0]
+        words = _X_OF_CHUNK[kind] * columns
+        fits = [w for w in fits if words * (k // (chunk * splits * w)) <= _room(w, others)]
         if not fits:
             continue
         warps = min(fits, key=lambda w: abs(w - _WARPS))
         least = math.ceil(tiles / (sms // splits))
         for turns in range(least, least + 3):
-            plan = Plan(math.ceil(tiles / turns), splits, warps, k // (_CHUNK * splits * warps))
+            plan = Plan(math.ceil(tiles / turns), splits, warps, k // (chunk * splits * warps))
             found.append((round(cost(plan, turns, k, batch, kind), 3), plan))
     return min(found)[1] if found else None
 
@@ -73,24 +74,35 @@ def cost(plan: Plan, turns: int, k: int, batch: int, kind: int) -> float:
     """
     blocks, splits, _, each = plan
     pace = pace_of(each, batch)
-    x, chunks = 2 * batch * k / splits, turns * k / (_CHUNK * splits)
+    x, chunks = 2 * batch * k / splits, turns * k / (_CHUNK[kind] * splits)
     read = max(x / _SM_L2, x * blocks * splits / _L2)
     stream = chunks * _BYTES[kind] * max(blocks * splits / _MEMORY, 1 / _SM)
-    ahead = min(_AHEAD_US + read, stream * min(1.0, _ring(batch, kind) / (chunks * _SLOT[kind])))
+    ahead = min(_AHEAD_US + read, stream * min(1.0, _ring(batch, kind) / (chunks * slot_of(each, kind))))
     multiply = turns * each / pace * (_STEP_US + (math.ceil(batch / 8) - 1) * _COLUMN_US)
     return read + max(stream - ahead, multiply) + turns * _SUM_US + splits * batch * _PART_US
 
 
 def pace_of(chunks: int, batch: int) -> int:
     """Chunks that a warp multiplies at a time, as the kernel's PACE: columns of many tokens alternate."""
-    return 1 if batch > 16 else next(pace for pace in (3, 2, 1) if chunks % pace == 0)
+    return 1 if batch > 16 else tall_of(chunks, batch) if chunks == 1 else next(p for p in (3, 2, 1) if chunks % p == 0)
+
+
+def tall_of(chunks: int, batch: int) -> int:
+    """Tiles that a warp multiplies at a time, as the kernel's TALL."""
+    return 2 if chunks == 1 and batch <= 16 else 1
+
+
+def slot_of(chunks: int, kind: int) -> int:
+    """Bytes of a ring that a chunk takes, as the kernel's SLOT: Q8_0's have room for scales of one, two or four."""
+    scales = 64 * next(span for span in (4, 2, 1) if chunks % span == 0) if kind == 1 else 128 if kind else 0
+    return (2048, 1024, 1024)[kind] + scales
 
 
 def _room(warps: int, others: int) -> int:
     """Registers of x that a thread has beside `others` in a block of so many warps, one to a multiprocessor
-    of 65536.
+    of 65536, which gives them to four warps at a time.
     """
-    return min(_X_WORDS, 65536 // (32 * warps) - others)
+    return min(_X_WORDS, 65536 // (128 * math.ceil(warps / 4)) - others)
 
 
 def _ring(batch: int, kind: int) -> int:
@@ -103,9 +115,10 @@ def macros_for(plan: Plan, n: int, batch: int, kind: int, arch: str) -> tuple[di
     columns, turns = math.ceil(batch / 8), math.ceil(n // 16 / plan.blocks)
     pace = pace_of(plan.chunks, batch)
     tiles = min((_QUICK if kind and batch > 16 else _TOGETHER) // columns, turns) or 1
-    sums, stage = 2 * tiles * plan.warps * columns * 512, plan.warps * _SLOT[kind]
+    tiles += tiles % tall_of(plan.chunks, batch)
+    sums, stage = 2 * tiles * plan.warps * columns * 512, plan.warps * slot_of(plan.chunks, kind)
     budget = min(_ring(batch, kind), _SHARED_KIB.get(arch, 48) * 1024 - 1024 - sums)
-    stages = max(1, min(budget // (stage * pace), turns * plan.chunks // pace)) * pace
+    stages = max(1, min(budget // (stage * pace), math.ceil(turns * plan.chunks / pace))) * pace
     found = {"TOKENS": 8 * columns, "WARPS": plan.warps, "CHUNKS": plan.chunks, "STAGES": stages}
     return {**found, "TILES": tiles}, stages * stage + sums
 

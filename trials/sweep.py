@@ -4,27 +4,18 @@ from rooflab import engine
 from rooflab.ops import decoder, decoder_plan
 LL = "llama-3-8b"
 HEAD = {"q8_0": "q8_0", "int4_g128": "fp16"}
+MF = [("qwen2.5-1.5b", "int4_g128"), (LL, "int4_g128")]
 SEQ, STEPS = 128, 96
-def sets(fmt):
-    if fmt == "q8_0":
-        for rung in ("9_flags_in_data", "7_split_k"):
-            yield rung, {}
-            for d, i in ((6, 3), (8, 3), (8, 4), (12, 2), (12, 4), (12, 6), (16, 3), (16, 6), (24, 6)): yield rung, {"DEPTH": d, "IDLE_DEPTH": i}
-            yield rung, {"WARPS": 12}
-            yield rung, {"WARPS": 12, "DEPTH": 8, "IDLE_DEPTH": 3}
-            yield rung, {"WARPS": 16, "PRODUCERS": 4}
-            yield rung, {"WARPS": 8, "PRODUCERS": 2}
-            yield rung, {"WARPS": 12, "PRODUCERS": 6}
-            yield rung, {"PRODUCERS": 0}
-            yield rung, {"PRODUCERS": 0, "WARPS": 16}
-            for o, w in ((4, 4), (8, 8), (12, 16), (16, 22), (32, 22)): yield rung, {"OUT_SLABS": o, "DOWN_SLABS": w}
-    else:
-        for rung in ("9_flags_in_data",):
-            yield rung, {}
-            for a, b in ((0, 0), (0, 3), (1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (3, 3), (4, 4)): yield rung, {"HELD_BACK": a, "FIRST_HELD": b}
-            for w in (8, 10, 14, 16): yield rung, {"WARPS": w}
-            for p, w, d, i in ((4, 8, 12, 3), (4, 12, 12, 3), (4, 12, 8, 3), (4, 12, 16, 4), (4, 16, 12, 3), (6, 12, 12, 3)): yield rung, {"PRODUCERS": p, "WARPS": w, "DEPTH": d, "IDLE_DEPTH": i}
-            for o, w in ((4, 4), (8, 8), (12, 16), (16, 22), (32, 22)): yield rung, {"OUT_SLABS": o, "DOWN_SLABS": w}
+QW = "qwen2.5-1.5b"
+def sets(model, fmt):
+    yield "9_flags_in_data", {}
+    yield "10_int4_bytes", {}
+    rung = "10_int4_bytes"
+    for a, b in ((0, 0), (0, 3), (1, 1), (1, 2), (2, 2), (2, 4)): yield rung, {"HELD_BACK": a, "FIRST_HELD": b}
+    for w in (8, 10, 16): yield rung, {"WARPS": w}
+    yield rung, {"WARPS": 16, "HELD_BACK": 0, "FIRST_HELD": 0}
+    for p, w, d, i in ((4, 12, 12, 3), (6, 12, 12, 3), (4, 8, 12, 3)): yield rung, {"PRODUCERS": p, "WARPS": w, "DEPTH": d, "IDLE_DEPTH": i}
+    for o, w in ((8, 8), (12, 16), (12, 22), (6, 11)): yield rung, {"OUT_SLABS": o, "DOWN_SLABS": w}
 def one(w):
     rung, m = w
     try: r = rung.cubin("90", m).resources[rung.entry]
@@ -33,9 +24,9 @@ def one(w):
 def compile_all(workers):
     todo = []
     ladder = {r.name: r for r in decoder.LADDERS["decode_step"]}
-    for fmt in HEAD:
-        shape = engine.spec(LL).shape
-        for rung, options in sets(fmt):
+    for model, fmt in MF:
+        shape = engine.spec(model).shape
+        for rung, options in sets(model, fmt):
             try: todo.append((ladder[rung], decoder_plan.macros_for(ladder[rung], shape, fmt, HEAD[fmt], "90", options, 132)))
             except Exception as e: print("refused", fmt, rung, options, e)
     import multiprocessing as mp
@@ -50,27 +41,27 @@ def seconds(fn, n):
 def run(limit, only):
     import torch
     t0 = time.time()
-    for fmt in HEAD:
-        if only and only != fmt: continue
-        spec = engine.spec(LL); torch.cuda.empty_cache()
+    for model, fmt in MF:
+        if only and only != model: continue
+        spec = engine.spec(model); torch.cuda.empty_cache()
         weights = engine.random_weights(spec, fmt, HEAD[fmt], capacity=1024)
         e = engine.Engine(spec, weights, capacity=SEQ + 128)
         e.state.cache_k[:, :SEQ].normal_(); e.state.cache_v[:, :SEQ].normal_(); e.state.candidates[:, 0] = float("-inf")
         made = {}
-        for rung, options in sets(fmt):
+        for rung, options in sets(model, fmt):
             def go(rung=rung, options=options, steps=STEPS):
                 e.position = SEQ; e.state.position.fill_(SEQ)
                 e.state.candidates[0, 0] = 0; e.state.candidates.view(torch.int32)[0, 1] = 7
                 decoder.step(spec.shape, weights, e.state, steps=steps, inverse_temperature=0.0, seed=0, rung=rung, **options)
-            try: go(steps=1); torch.cuda.synchronize(); made[rung[:1] + str(options).replace("'", "")] = go
+            try: go(steps=1); torch.cuda.synchronize(); made[rung[:2] + str(options).replace("'", "")] = go
             except Exception as error: print("failed", rung, options, repr(error)[:150])
         best = {}
-        for _ in range(3):
+        for _ in range(5):
             for name, go in made.items():
                 if time.time() - t0 > limit: break
                 best.setdefault(name, []).append(seconds(go, STEPS))
         base = {}
-        for name, us in sorted(best.items(), key=lambda x: min(x[1])): print(f"{fmt} {name}: {min(us):.1f}", flush=True)
+        for name, us in sorted(best.items(), key=lambda x: min(x[1])): print(f"{model[:5]} {name}: {min(us):.1f}", flush=True)
         print(f"[{time.time()-t0:.0f} s]")
         del e, weights
 if __name__ == "__main__": compile_all(int(sys.argv[2])) if sys.argv[1] == "compile" else run(float(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "")

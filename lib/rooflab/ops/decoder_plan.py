@@ -44,7 +44,8 @@ def shared_of(shape: Shape, macros: Mapping[str, int], boxes: bool = False) -> i
     widest = widest_of(shape, macros)
     formats = {macros["FORMAT"], macros["HEAD_FORMAT"]}
     slot = (2048 if formats == {0} else 2304) + (8 if boxes else 16 if producers else 0)
-    floats = math.ceil(widest / (32 if 1 in formats else 128) / 4) * 4 + macros["SLOTS"] * warps * 16
+    group = 32 if 1 in formats else 64 if "INT4_BYTES" in macros and 2 in formats else 128
+    floats = math.ceil(widest / group / 4) * 4 + macros["SLOTS"] * warps * 16
     words = math.ceil((warps + 2) / 4) * 4 + math.ceil(warps / 4) * 4
     tables = 6 * 64 + 6 * 32 * warps + (16 if producers else 8)
     return 2 * widest + 4 * (floats + words) + tables + warps * macros["STAGES"] * slot
@@ -152,7 +153,7 @@ def blocks_for(shape: Shape, format: str, sms: int) -> int:
     """How many blocks to decode with on so many SMs: all, or with INT4 and barriers as few as leave the
     busiest block of every phase of a layer as much to do, so that there is less to wait for.
     """
-    if format != "int4_g128" or fastest(shape, format, ops.known_arch()) == "9_flags_in_data":
+    if format != "int4_g128" or fastest(shape, format, ops.known_arch()) in ("9_flags_in_data", "10_int4_bytes"):
         return sms
     units = [n // 16 for name, (n, _) in shape.matrices.items() if name != "head"]
     each = [math.ceil(count / sms) for count in units]

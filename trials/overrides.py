@@ -9,16 +9,30 @@ SEQ, STEPS, CAP = 128, 96, 256
 plan_for, macros_for = batch_plan.plan_for, batch_plan.macros_for
 G8, D8 = {"gate_up": (120,1,12,2)}, {"down": (24,5,7,4)}
 GI = {"gate_up": (112,1,12,1)}
-SETS = {"q8_0": {"law": ({}, 96), "both": (G8 | D8, 96), "g112": ({"gate_up": (112,1,12,2)} | D8, 96), "r88": (G8|D8, 88), "r104": (G8|D8, 104), "r112": (G8|D8, 112), "o48": (G8|D8|{"out": (48,1,12,2)}, 96), "d20": (G8|{"down": (20,5,7,4)}, 96), "q43": (G8|D8|{"qkv": (43,1,12,2)}, 96)},
-        "int4_g128": {"law": ({}, 128), "r72": ({}, 72), "r60": ({}, 60), "r48": ({}, 48), "r84": ({}, 84), "g72": (GI, 72), "g60": (GI, 60), "g48": (GI, 48), "g128": (GI, 128), "o72": (GI | {"out": (48,1,12,1)}, 72), "g94": ({"gate_up": (94,1,12,1)}, 72), "q72": (GI | {"qkv": (43,1,12,1)}, 72)}}
+B = G8 | D8
+# a product's ring in KiB and its TILES
+SETS = {"q8_0": {"both": (B, {}), "t2": (B, {"gate_up": (96, 2)}), "t2d72": (B, {"gate_up": (96, 2), "down": (72, 4)}), "t2d54": (B, {"gate_up": (96, 2), "down": (54, 4)}), "t2d36": (B, {"gate_up": (96, 2), "down": (36, 4)}), "t2d54q": (B, {"gate_up": (96, 2), "down": (54, 2), "qkv": (55, 1), "out": (55, 1)}),
+                 "t2g56": (B, {"gate_up": (56, 2), "down": (54, 2)}), "d72": (B, {"down": (72, 4)}), "d54": (B, {"down": (54, 4)}), "t2d72t": (B, {"gate_up": (96, 2), "down": (72, 2)})},
+        "int4_g128": {"g60": (GI, {x: (60, 4) for x in ("gate_up", "down", "qkv", "out")}), "gd": (GI, {"gate_up": (60, 4), "down": (33, 4)}), "g84d33": (GI, {"gate_up": (84, 2), "down": (33, 4)}), "g84d65": (GI, {"gate_up": (84, 2), "down": (65, 2)}), "g56d65": (GI, {"gate_up": (56, 2), "down": (65, 2)}), "g56d33": (GI, {"gate_up": (56, 2), "down": (33, 2)}), "g120": ({"gate_up": (120,1,12,1)}, {"gate_up": (60, 4), "down": (33, 4)}), "g84_94": ({"gate_up": (94,1,12,1)}, {"gate_up": (84, 2), "down": (33, 4)})}}
 NOW = {}
 def planned(n, k, batch, format, divided, sms): return NOW.get((n, k, divided)) or plan_for(n, k, batch, format, divided, sms)
 batch_ops.plan_for = planned
 def use(fmt, v):
-    plans, ring = SETS[fmt][v]
+    plans, rings = SETS[fmt][v]
     NOW.clear()
     for name, p in plans.items(): NOW[(*engine.spec(Q).shape.matrices[name], name in ("out", "down"))] = Plan(*p)
-    r = list(RING); r[decoder.FORMATS.index(fmt)] = ring; batch_plan._RING = tuple(r)
+    OWN.clear()
+    for name, r in rings.items(): OWN[engine.spec(Q).shape.matrices[name][0], planned(*engine.spec(Q).shape.matrices[name], 8, fmt, name in ("out", "down"), 132)] = r
+OWN = {}
+def macros_of(plan, n, batch, kind, arch):
+    if (n, plan) not in OWN: return macros_for(plan, n, batch, kind, arch)
+    ring, tiles = OWN[n, plan]
+    old = batch_plan._RING, batch_plan._TOGETHER
+    batch_plan._RING, batch_plan._TOGETHER = (ring,) * 3, tiles
+    found = macros_for(plan, n, batch, kind, arch)
+    batch_plan._RING, batch_plan._TOGETHER = old
+    return found
+batch_ops.macros_for = macros_of
 RING = batch_plan._RING
 def one(w):
     rung, m = w
@@ -34,7 +48,7 @@ def compile_all(workers):
                 n, k = shape.matrices[name]; then = {"qkv": 1, "gate_up": 2}.get(name, 3)
                 p = planned(n, k, 8, fmt, then == 3, 132)
                 assert p.splits * p.warps * p.chunks * batch_plan._CHUNK[kd] == k, (name, p)
-                m, _ = macros_for(p, n, 8, kd, "90")
+                m, sh = macros_of(p, n, 8, kd, "90"); print(fmt, v, name, tuple(p), m, sh)
                 for d in {0, int(then == 1)}: todo[tuple(sorted((m | {"FORMAT": kd, "EPILOGUE": then, "DRAFTS": d}).items()))] = batch_ops.LADDERS["batch_product"][0]
                 if then == 3: todo[tuple(sorted({"PARTS": 1, "THREADS": 384, "SPLITS": p.splits}.items()))] = batch_ops.LADDERS["batch_rmsnorm"][0]
     import multiprocessing as mp

@@ -16,15 +16,18 @@
 //          WARPS = 4: warps, which divide the block's part of k;
 //          CHUNKS = 1: of k a warp, whose x stays in registers;
 //          STAGES = 4: chunks of weights that a warp has under way, a multiple of those that it multiplies at a time (PACE);
-//          TILES = 1: tiles of 16 rows whose sums the block's warps add up together, between two barriers;
+//          AHEAD = 4: of these, how many it asks for before it waits for x, STAGES at most: more would take memory's time from
+//          the kernel before, where that has much to read itself;
+//          TILES = 1: tiles of 16 rows whose sums the block's warps add up together, between two barriers, a multiple of TALL;
 //          EPILOGUE = 0: what becomes of the sums;
 //          DRAFTS = 0: 1 where the tokens are one sequence's at positions `position` + 0, 1, ..: their cache is
 //          [..][kv_heads][head_dim].
 // Below    cuBLAS, int4/11_tma and mmq/7_fp16_wgmma, with rope, silu_mul and half of rmsnorm as kernels after them.
 // Lost     on an H200, with eight tokens: RMSNorm's weights before the product that ends a branch and its root after the next
 //          product, so that no norm is a kernel (what its sums add to a product that all blocks wait for is more); a later
-//          product's weights brought into L2 while memory rests, and two kernels' blocks on an SM (what waits for L2 then waits
-//          longer); weights multiplied with their offset (the sums of x that take it away come before the first product).
+//          product's weights brought into L2 while memory rests (what waits for L2 then waits longer); Q8_0's weights multiplied
+//          with their offset (the sums of x that take it away come before the first product); INT4's 64 rows multiplied at a
+//          time, which memory did not reward; one carve-out of shared memory for all kernels of a step.
 #include "common/batch_heads.cuh"
 #include "common/batch_weights.cuh"
 #include "common/ptx/cache_hints.cuh"
@@ -85,8 +88,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         copy_async_commit();
         if (c + 1 == CHUNKS) next_tile(from, tile_ahead++, k);
     };
+    const auto fill = [&](int from_slot, int to) {
 #pragma unroll 1
-    for (int s = 0, c = 0; s < STAGES; ++s, c = c + 1 == CHUNKS ? 0 : c + 1) next(ring + s * SLOT, c);
+        for (int s = from_slot, c = s % CHUNKS; s < to; ++s, c = c + 1 == CHUNKS ? 0 : c + 1) next(ring + s * SLOT, c);
+    };
+    fill(0, AHEAD);
     // What starts now has its own weights brought, which should not come before those above, nor before many tokens' x.
     if (COLUMNS <= 2) let_successor_start();
     wait_for_predecessor();
@@ -101,6 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             load_x(own[c][j], x + (8 * j + g) * (size_t)(k / 8), chunk + c, 8 * j + g < batch);
             begin[c][j] = begin_of(own[c][j]);
         }
+    fill(AHEAD, STAGES);
     uint4* slot = ring;
     Scales by;
 #pragma unroll 1

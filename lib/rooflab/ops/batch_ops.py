@@ -29,7 +29,7 @@ from rooflab.records.fingerprint import source_of_callable
 
 PLACE = 8.5  # of its ladders among all of them: in the order of the lessons
 ROWS, ROPE, GATE, PARTS = range(4)  # what becomes of a product, as the macro EPILOGUE says
-_MACROS = {"FORMAT": 0, "TOKENS": 8, "WARPS": 4, "CHUNKS": 1, "STAGES": 4, "TILES": 1, "EPILOGUE": 0}
+_MACROS = {"FORMAT": 0, "TOKENS": 8, "WARPS": 4, "CHUNKS": 1, "STAGES": 4, "AHEAD": 4, "TILES": 1, "EPILOGUE": 0}
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "batch_product": (

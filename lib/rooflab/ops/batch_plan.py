@@ -23,10 +23,12 @@ _COLUMN_US = 0.05  # the same for eight tokens more
 _SUM_US = 0.1  # to add up a tile's sums
 _PART_US = 0.009  # to write a token's part of k apart and read it again
 _AHEAD_US = 1.0  # of bringing weights that pass while the kernel before still runs
-# KiB of weights under way a block, by format, the fastest on an H200. Up to 16 tokens of FP16 or INT4 so many
-# that two kernels' blocks do not share an SM, which leaves other SMs without one; beyond, registers
-# of x see to that, and a ring that is filled sooner lets the kernel before have the memory for longer.
-_RING, _WIDE_RING = (128, 96, 128), (96, 64, 48)
+# KiB of weights under way a block, by format, the fastest on an H200. Up to 16 tokens of FP16 or Q8_0 so many
+# that two kernels' blocks do not share an SM, which leaves other SMs without one; INT4's are few enough that
+# they do. Beyond, registers of x see to that, and a ring that is filled sooner lets the kernel before have the
+# memory for longer.
+_RING, _WIDE_RING = (128, 96, 66), (96, 64, 48)
+_PATIENT = 0.6  # of a ring that is asked for before x is there, where the kernel before has much to read
 # Columns of eight tokens, of one tile or more, that warps add up between two barriers: more where many tokens
 # meet weights of few bytes, whose barriers would follow each other sooner.
 _TOGETHER, _QUICK = 4, 8
@@ -60,7 +62,9 @@ def plan_for(n: int, k: int, batch: int, format: str, divided: bool, sms: int) -
         fits = [w for w in fits if words * (k // (chunk * splits * w)) <= _room(w, others)]
         if not fits:
             continue
-        warps = min(fits, key=lambda w: abs(w - _WARPS))
+        # Q8_0's scales come 16 bytes at a time where a warp has a multiple of four chunks.
+        in_fours = [w for w in fits if kind == 1 and w >= 7 and k // (chunk * splits * w) % 4 == 0]
+        warps = min(in_fours or fits, key=lambda w: abs(w - _WARPS))
         least = math.ceil(tiles / (sms // splits))
         for turns in range(least, least + 3):
             plan = Plan(math.ceil(tiles / turns), splits, warps, k // (chunk * splits * warps))
@@ -110,6 +114,13 @@ def _ring(batch: int, kind: int) -> int:
     return 1024 * (_RING if batch <= 16 else _WIDE_RING)[kind]
 
 
+def _ahead(stages: int, pace: int, plan: Plan, kind: int) -> int:
+    """Chunks of weights that a warp asks for before x is there, as an H200 likes it: the product that k is divided for
+    follows one of many rows, whose weights come sooner without those of the next.
+    """
+    return stages if kind == 0 or plan.splits == 1 else max(1, int(_PATIENT * stages / pace)) * pace
+
+
 def macros_for(plan: Plan, n: int, batch: int, kind: int, arch: str) -> tuple[dict[str, int], int]:
     """The macros of a product that is divided so, and its bytes of dynamic shared memory."""
     columns, turns = math.ceil(batch / 8), math.ceil(n // 16 / plan.blocks)
@@ -117,10 +128,12 @@ def macros_for(plan: Plan, n: int, batch: int, kind: int, arch: str) -> tuple[di
     tiles = min((_QUICK if kind and batch > 16 else _TOGETHER) // columns, turns) or 1
     tiles += tiles % tall_of(plan.chunks, batch)
     sums, stage = 2 * tiles * plan.warps * columns * 512, plan.warps * slot_of(plan.chunks, kind)
-    budget = min(_ring(batch, kind), _SHARED_KIB.get(arch, 48) * 1024 - 1024 - sums)
-    stages = max(1, min(budget // (stage * pace), math.ceil(turns * plan.chunks / pace))) * pace
+    most = _SHARED_KIB.get(arch, 48) * 1024 - 1024 - sums
+    budget = min(_ring(batch, kind), most)
+    wanted = max(budget // (stage * pace), 2)  # copies of some while others are multiplied
+    stages = max(1, min(wanted, most // (stage * pace), math.ceil(turns * plan.chunks / pace))) * pace
     found = {"TOKENS": 8 * columns, "WARPS": plan.warps, "CHUNKS": plan.chunks, "STAGES": stages}
-    return {**found, "TILES": tiles}, stages * stage + sums
+    return {**found, "AHEAD": _ahead(stages, pace, plan, kind), "TILES": tiles}, stages * stage + sums
 
 
 def takes(shape: decoder.Shape, format: str, head_format: str, batch: int, sms: int) -> bool:

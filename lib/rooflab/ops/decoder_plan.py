@@ -15,7 +15,7 @@ FORMATS = ("fp16", "q8_0", "int4_g128")  # in the order of the macro FORMAT
 LARGE = 4096  # values of a hidden state from which on a step draws all the power that a card may
 LONG = 2048  # tokens of a context from which on rung 8 attends faster
 # Slots that a warp holds back in 5_prefetch_at_barrier, and that the first warp does, as an H200 likes it;
-# "split" where matrices are divided along k.
+# "split" where matrices are divided along k and neither rows are long nor codes multiplied as bytes: none then.
 _HELD = {"fp16": (4, 4), "q8_0": (2, 2), "int4_g128": (0, 3), "int4_g128 split": (1, 3)}
 _CHUNK = (64, 128, 128)  # of k, a format each
 
@@ -101,6 +101,8 @@ def macros_for(
         macros["IDLE_DEPTH"] = 4 if format == "fp16" else 3
     if "HELD_BACK" in macros:
         each, first = _HELD["int4_g128 split" if splits_k(rung) and format == "int4_g128" else format]
+        if splits_k(rung) and format == "int4_g128" and ("INT4_BYTES" in macros or shape.hidden >= LARGE):
+            each = first = 0
         macros["HELD_BACK"] = given.get("HELD_BACK", min(each, macros["STAGES"] - 1))
         macros["FIRST_HELD"] = given.get("FIRST_HELD", min(first, macros["STAGES"]))
     return macros
@@ -146,7 +148,7 @@ def fastest(shape: Shape, format: str, arch: str, context: int = 0) -> str:
         return "8_tensor_attention"
     if shape.hidden >= LARGE and format in HELD_BY_POWER:
         return HELD_BY_POWER[format]
-    return "9_flags_in_data"
+    return "10_int4_bytes" if format == "int4_g128" and shape.hidden < LARGE else "9_flags_in_data"
 
 
 def blocks_for(shape: Shape, format: str, sms: int) -> int:

@@ -18,7 +18,7 @@
 //          STAGES = 4: chunks of weights that a warp has under way, a multiple of those that it multiplies at a time (PACE);
 //          AHEAD = 4: of these, how many it asks for before it waits for x, STAGES at most: more would take memory's time from
 //          the kernel before, where that has much to read itself;
-//          TILES = 1: tiles of 16 rows whose sums the block's warps add up together, between two barriers, a multiple of TALL;
+//          TILES = 2: tiles of 16 rows whose sums the block's warps add up together, between two barriers, a multiple of TALL;
 //          EPILOGUE = 0: what becomes of the sums;
 //          DRAFTS = 0: 1 where the tokens are one sequence's at positions `position` + 0, 1, ..: their cache is
 //          [..][kv_heads][head_dim].
@@ -120,8 +120,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int p = 0; p < PACE; ++p) {
                 const int up = TALL > 1 ? p : 0, i = c + p - up;  // of tile + up, which may be none of the block's, chunk i
-                if (SCALES && i % SPAN == 0) load_scales(by, slot + p * SLOT, tile + up);
-                multiply(sums[up] + (TALL > 1 ? 0 : SUMS * p % CHAINS), slot + p * SLOT, own[i], begin[i], by, i % SPAN);
+                const uint4* const its = slot + (up > 0 && tile + up >= last ? 0 : p) * SLOT;  // of none: the first's again
+                if (SCALES && i % SPAN == 0) load_scales(by, its, tile + up);
+                multiply(sums[up] + (TALL > 1 ? 0 : SUMS * p % CHAINS), its, own[i], begin[i], by, i % SPAN);
             }
             if (SCALES) __syncwarp();  // all lanes have read them
 #pragma unroll

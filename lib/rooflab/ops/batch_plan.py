@@ -18,17 +18,19 @@ _X_OF_CHUNK = (8, 8, 20)  # registers that x of a chunk and eight tokens takes, 
 # What the division is chosen by, of an H200: bytes a us from memory and from L2, in all and to an SM.
 _MEMORY, _SM, _L2, _SM_L2 = 4.69e6, 4.5e4, 5.5e6, 9e4
 _WARPS = 13  # of a block, or as near to it as k allows: sixteen rather than eight
+# What copies of Q8_0 take by how many chunks' scales come at a time, over what they take where that is four.
+_SPANS = {4: 1.0, 2: 1.1, 1: 2.0}
 _STEP_US = 0.15  # from weights in shared memory to products, of the chunks that a warp takes at a time
 _COLUMN_US = 0.05  # the same for eight tokens more
 _SUM_US = 0.1  # to add up a tile's sums
 _PART_US = 0.009  # to write a token's part of k apart and read it again
 _AHEAD_US = 1.0  # of bringing weights that pass while the kernel before still runs
 # KiB of weights under way a block, by format, the fastest on an H200. Up to 16 tokens of FP16 or Q8_0 so many
-# that two kernels' blocks do not share an SM, which leaves other SMs without one; INT4's are few enough that
-# they do. Beyond, registers of x see to that, and a ring that is filled sooner lets the kernel before have the
-# memory for longer.
+# that two kernels' blocks do not share an SM, which leaves other SMs without one; INT4's are few enough to.
+# Beyond, registers of x see to that, and a ring that is filled sooner lets the kernel before have the memory
+# for longer.
 _RING, _WIDE_RING = (128, 96, 66), (96, 64, 48)
-_PATIENT = 0.6  # of a ring that is asked for before x is there, where the kernel before has much to read
+_PATIENT = 0.6  # of a ring that is asked for before x is there, after a kernel that reads much itself
 # Columns of eight tokens, of one tile or more, that warps add up between two barriers: more where many tokens
 # meet weights of few bytes, whose barriers would follow each other sooner.
 _TOGETHER, _QUICK = 4, 8
@@ -81,6 +83,7 @@ def cost(plan: Plan, turns: int, k: int, batch: int, kind: int) -> float:
     x, chunks = 2 * batch * k / splits, turns * k / (_CHUNK[kind] * splits)
     read = max(x / _SM_L2, x * blocks * splits / _L2)
     stream = chunks * _BYTES[kind] * max(blocks * splits / _MEMORY, 1 / _SM)
+    stream *= _SPANS[span_of(each)] if kind == 1 else 1.0
     ahead = min(_AHEAD_US + read, stream * min(1.0, _ring(batch, kind) / (chunks * slot_of(each, kind))))
     multiply = turns * each / pace * (_STEP_US + (math.ceil(batch / 8) - 1) * _COLUMN_US)
     return read + max(stream - ahead, multiply) + turns * _SUM_US + splits * batch * _PART_US
@@ -88,7 +91,13 @@ def cost(plan: Plan, turns: int, k: int, batch: int, kind: int) -> float:
 
 def pace_of(chunks: int, batch: int) -> int:
     """Chunks that a warp multiplies at a time, as the kernel's PACE: columns of many tokens alternate."""
-    return 1 if batch > 16 else tall_of(chunks, batch) if chunks == 1 else next(p for p in (3, 2, 1) if chunks % p == 0)
+    return (
+        1
+        if batch > 16
+        else tall_of(chunks, batch)
+        if chunks == 1
+        else next(p for p in (3, 2, 1) if chunks % p == 0)
+    )
 
 
 def tall_of(chunks: int, batch: int) -> int:
@@ -96,10 +105,16 @@ def tall_of(chunks: int, batch: int) -> int:
     return 2 if chunks == 1 and batch <= 16 else 1
 
 
+def span_of(chunks: int) -> int:
+    """Chunks of Q8_0 whose scales come in one copy, of those that a warp has, as the kernel's SPAN."""
+    return next(count for count in (4, 2, 1) if chunks % count == 0)
+
+
 def slot_of(chunks: int, kind: int) -> int:
-    """Bytes of a ring that a chunk takes, as the kernel's SLOT: Q8_0's have room for scales of one, two or four."""
-    scales = 64 * next(span for span in (4, 2, 1) if chunks % span == 0) if kind == 1 else 128 if kind else 0
-    return (2048, 1024, 1024)[kind] + scales
+    """Bytes of a ring that a chunk takes, as the kernel's SLOT: of Q8_0 with room for the scales of as many
+    chunks as are copied together, one, two or four.
+    """
+    return (2048, 1024 + 64 * span_of(chunks), 1152)[kind]
 
 
 def _room(warps: int, others: int) -> int:
@@ -115,8 +130,8 @@ def _ring(batch: int, kind: int) -> int:
 
 
 def _ahead(stages: int, pace: int, plan: Plan, kind: int) -> int:
-    """Chunks of weights that a warp asks for before x is there, as an H200 likes it: the product that k is divided for
-    follows one of many rows, whose weights come sooner without those of the next.
+    """Chunks of weights that a warp asks for before x is there. A product whose k is divided follows one of
+    many rows, whose own weights come sooner if not all of the next one's are asked for already.
     """
     return stages if kind == 0 or plan.splits == 1 else max(1, int(_PATIENT * stages / pace)) * pace
 

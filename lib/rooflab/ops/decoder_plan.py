@@ -15,7 +15,7 @@ FORMATS = ("fp16", "q8_0", "int4_g128")  # in the order of the macro FORMAT
 LARGE = 4096  # values of a hidden state from which on a step draws all the power that a card may
 LONG = 2048  # tokens of a context from which on rung 8 attends faster
 # Slots that a warp holds back in 5_prefetch_at_barrier, and that the first warp does, as an H200 likes it;
-# "split" where matrices are divided along k and neither rows are long nor codes multiplied as bytes: none then.
+# "split" where matrices are divided along k, but for long rows and codes that are multiplied as bytes.
 _HELD = {"fp16": (4, 4), "q8_0": (2, 2), "int4_g128": (0, 3), "int4_g128 split": (1, 3)}
 _CHUNK = (64, 128, 128)  # of k, a format each
 
@@ -132,6 +132,9 @@ def split_for(rung: Rung, shape: Shape, format: str, blocks: int | None, arch: s
 HELD_BY_POWER = {"q8_0": "6_producer_warps", "fp16": "7_split_k"}
 
 
+FLAGGED = ("9_flags_in_data", "10_int4_bytes")  # rungs without barriers between phases
+
+
 def has_boxes(rung: Rung) -> bool:
     return rung.name == "4_tma"
 
@@ -155,7 +158,7 @@ def blocks_for(shape: Shape, format: str, sms: int) -> int:
     """How many blocks to decode with on so many SMs: all, or with INT4 and barriers as few as leave the
     busiest block of every phase of a layer as much to do, so that there is less to wait for.
     """
-    if format != "int4_g128" or fastest(shape, format, ops.known_arch()) in ("9_flags_in_data", "10_int4_bytes"):
+    if format != "int4_g128" or fastest(shape, format, ops.known_arch()) in FLAGGED:
         return sms
     units = [n // 16 for name, (n, _) in shape.matrices.items() if name != "head"]
     each = [math.ceil(count / sms) for count in units]

@@ -144,16 +144,6 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             archs=("90a",),
             dynamic_shared=216064,
         ),
-        Rung(
-            "int4",
-            "14_persistent",
-            "int4_persistent",
-            "blocks stay, each with the same share of the rows",
-            defines={"WARPS": 2, "STAGES": 3, "TOKENS": 8, "BLOCKS": 132},
-            archs=AMPERE,
-            dynamic_shared=96384,
-            changes="8_folded_offset",
-        ),
     ),
     "int4_dequantise": (
         Rung(
@@ -267,12 +257,6 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
     """The launch rule: what a rung with these macros is launched with for y [batch, n], k inputs."""
     if rung.operator == "int4_dequantise":
         return Launch((math.ceil(n * k / 8 / options["THREADS"]), 1), options["THREADS"])
-    if rung.name == "14_persistent":
-        warps, blocks, tiles = options["WARPS"], options["BLOCKS"], math.ceil(n / 16)
-        parts = (math.ceil(tiles / blocks) + 2) // 4 + 1  # of 64 rows that a block has a part of, at most
-        kept = batch * (2 * k + 16) + math.ceil(batch * k / GROUP / 4) * 16
-        shared = warps * options["STAGES"] * 4 * BLOCK_WORDS + kept + parts * warps * batch * 68 * 4
-        return Launch((min(blocks, tiles), 1), 32 * warps, shared)
     if rung.name == "12_token_tiles":
         rows, tokens = 2 * TILE * options["TALL"], options["TOKENS"]
         place = rows // TILE * 4 * BLOCK_WORDS + 256 * tokens

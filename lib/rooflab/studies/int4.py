@@ -83,7 +83,6 @@ def rungs(n: int, k: int) -> list[Case]:
     """Every rung at batch 1 but the one whose blocks divide many tokens' products."""
     macros = {"9_shared_x": {"tokens": 8}, "10_wgmma": {"tokens": 16}}
     macros["12_token_tiles"] = {"stages": 6, "tall": 1, "tokens": 64}
-    macros["14_persistent"] = {"stages": 4, "tokens": 1, "warps": 8}
     ladder = [rung for rung in int4.LADDERS["int4"] if rung.name != MANY_TOKENS]
     return [_case(r.name, n, k, options=options(**macros.get(r.name, {}))) for r in ladder]
 

@@ -229,8 +229,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("mmq/3_wide", "guard", "thread < 2 * TOKENS"): "128 tokens a tile are all 256 threads",
     ("mmq/5_large_tiles", "wait", "wait<0>"): "after the last turn only empty groups are under way",
     ("q8_0/6_mma", "wait", "wait<0>"): "after the last turn only empty groups are under way",
-    ("int4/9_shared_x", "overrun", "j += K_WARPS"): "a turn too many has no groups left to multiply",
-    ("int4/14_persistent", "wait", "wait<0>"): "after the last rows only empty groups are under way",
+    ("int4/9_shared_x", "wait", "wait<0>"): "after the last turn only empty groups are under way",
     (
         "decode_step/8_tensor_attention",
         "wait",
@@ -241,6 +240,16 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "wait",
         "wait<0>",
     ): "every copy that was started has been multiplied by then",
+    (
+        "decode_step/10_int4_bytes",
+        "wait",
+        "wait<0>",
+    ): "every copy that was started has been multiplied by then",
+    (
+        "common/decoder/stream_cp_async.cuh",
+        "guard",
+        "lane < INT4_SCALES",
+    ): "one lane more copies to a part of the slot that nothing reads",
     (
         "common/decoder/ring_producers.cuh",
         "wait",

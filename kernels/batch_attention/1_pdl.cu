@@ -10,7 +10,7 @@
 //          HEAD_DIM a multiple of 16; all 16-byte aligned.
 // Bytes    4 length kv_heads HEAD_DIM a group of 8 queries, and queries and outputs.
 // Launch   32 WARPS threads a block, grid splits x kv_heads ceil(TOKENS heads / kv_heads / 8). `arrived` as many as grid.y.
-//          8 + WARPS STAGES 32 rows of HEAD_DIM + 8 halves of shared memory, which the outputs, 8 WARPS HEAD_DIM floats,
+//          8 + WARPS STAGES 32 rows of HEAD_DIM + 8 halves of shared memory, which the outputs, 8 WARPS (HEAD_DIM + 4) floats,
 //          take over in the end. As a dependent of what makes q and the newest key and value.
 // Macros   WARPS = 2: warps of a block;
 //          STAGES = 2: tiles of 16 keys and values in a warp's ring;
@@ -27,6 +27,7 @@
 #include "common/ptx/mma.cuh"
 
 constexpr int THREADS = 32 * WARPS, ROW = HEAD_DIM + 8, HEADS = 8, KEYS = 16, LANES = HEAD_DIM / 8;
+constexpr int PADDED = HEAD_DIM + 4;  // of outputs [warps][heads][HEAD_DIM]: what lanes write together lies in other banks
 
 // Start copying the rows of 16 keys and 16 values; zeros from row `end` on. New keys, from `fresh` to there, are left alone.
 __device__ inline void stage(Element* shared, const Element* k, const Element* v, int first, int end, int fresh, size_t stride) {
@@ -134,21 +135,40 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 1);
     row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 2);
     copy_async_wait<0>();
-    __syncthreads();  // keys and values have been read: outputs [heads][warps][HEAD_DIM] reuse their memory
+    __syncthreads();  // keys and values have been read: outputs reuse their memory
     float* const outputs = reinterpret_cast<float*>(shared);
     if (lane % 4 == 0) parts[lane / 4][warp] = {row_max, row_sum};
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 4; ++i)
-        outputs[((lane % 4 * 2 + i % 2) * WARPS + warp) * HEAD_DIM + i / 4 * 16 + i % 4 / 2 * 8 + lane / 4] = acc_o[i / 4][i % 4];
+        outputs[(warp * HEADS + lane % 4 * 2 + i % 2) * PADDED + i / 4 * 16 + i % 4 / 2 * 8 + lane / 4] = acc_o[i / 4][i % 4];
     __syncthreads();
     for (int h = warp; h < count; h += WARPS) {
-        const float* const from = outputs + h * WARPS * HEAD_DIM;
-        if (gridDim.x == 1) {
-            combine<HEAD_DIM>(out + head_of(h) * HEAD_DIM, from, parts[h], WARPS);
-            continue;
+        Part all = {-1e30f, 0.0f};
+        float weights[WARPS];
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) all.row_max = fmaxf(all.row_max, parts[h][w].row_max);
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            weights[w] = exp2_approx(parts[h][w].row_max - all.row_max);
+            all.row_sum += parts[h][w].row_sum * weights[w];
         }
         const size_t part = head_of(h) * (size_t)gridDim.x + blockIdx.x;
-        combine<HEAD_DIM>(all_outputs + part * HEAD_DIM, all_parts + part, from, parts[h], WARPS);
+        const float by = gridDim.x == 1 ? inverse(all.row_sum) : 1.0f;
+        for (int d = lane * 4; d < HEAD_DIM; d += 128) {
+            float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+            for (int w = 0; w < WARPS; ++w) {
+                const float4 o = *reinterpret_cast<const float4*>(outputs + (w * HEADS + h) * PADDED + d);
+                sum.x = fmaf(weights[w], o.x, sum.x), sum.y = fmaf(weights[w], o.y, sum.y);
+                sum.z = fmaf(weights[w], o.z, sum.z), sum.w = fmaf(weights[w], o.w, sum.w);
+            }
+            if (gridDim.x > 1)
+                *reinterpret_cast<float4*>(all_outputs + part * HEAD_DIM + d) = sum;
+            else
+                *reinterpret_cast<uint2*>(out + head_of(h) * HEAD_DIM + d) =
+                    make_uint2(rounded_pair(sum.x * by, sum.y * by), rounded_pair(sum.z * by, sum.w * by));
+        }
+        if (gridDim.x > 1 && lane == 0) all_parts[part] = all;
     }
     if (gridDim.x == 1 || !arrives_last(arrived + blockIdx.y, gridDim.x)) return;
     constexpr int PIECES = (HEAD_DIM + 127) / 128;

@@ -9,169 +9,30 @@
 //          rooflab.ops.decoder.pair_heads; 2 SiLU of the gates times the ups [batch][n / 2] half, of rows in the order of
 //          pair_gates; 3 sums [gridDim.y][batch][n] float, of a part of k each. All 16-byte aligned.
 // Bytes    the weights once, x once a block (from L2), out.
-// Launch   32 WARPS threads a block; blocks of y divide k into chunks of 64, WARPS CHUNKS of them each, and blocks of x the
-//          n / 16 tiles of rows. Ring and sums in dynamic shared memory. As a dependent of the kernel that makes x.
+// Launch   32 WARPS threads a block; blocks of y divide k into chunks of 64 (INT4: 128), WARPS CHUNKS of them each, and blocks
+//          of x the n / 16 tiles of rows. Ring and sums in dynamic shared memory. As a dependent of the kernel that makes x.
 // Macros   FORMAT = 0: of the weights: 0 FP16, 1 Q8_0 in planes, 2 INT4 in tile order;
 //          TOKENS = 8: columns of the products, a multiple of 8;
 //          WARPS = 4: warps, which divide the block's part of k;
-//          CHUNKS = 1: of 64 of k a warp, whose x stays in registers;
+//          CHUNKS = 1: of k a warp, whose x stays in registers;
 //          STAGES = 4: chunks of weights that a warp has under way, a multiple of those that it multiplies at a time (PACE);
-//          TILES = 1: tiles of 16 rows whose sums the block's warps add up together, between two barriers;
+//          AHEAD = 4: of these, how many it asks for before it waits for x, STAGES at most: more would take memory's time from
+//          the kernel before, where that has much to read itself;
+//          TILES = 2: tiles of 16 rows whose sums the block's warps add up together, between two barriers, a multiple of TALL;
 //          EPILOGUE = 0: what becomes of the sums;
 //          DRAFTS = 0: 1 where the tokens are one sequence's at positions `position` + 0, 1, ..: their cache is
 //          [..][kv_heads][head_dim].
 // Below    cuBLAS, int4/11_tma and mmq/7_fp16_wgmma, with rope, silu_mul and half of rmsnorm as kernels after them.
-#include "common/int4.cuh"
+// Lost     on an H200, with eight tokens: RMSNorm's weights before the product that ends a branch and its root after the next
+//          product, so that no norm is a kernel (what its sums add to a product that all blocks wait for is more); a later
+//          product's weights brought into L2 while memory rests (what waits for L2 then waits longer); Q8_0's weights multiplied
+//          with their offset (the sums of x that take it away come before the first product); INT4's 64 rows multiplied at a
+//          time, which memory did not reward; one carve-out of shared memory for all kernels of a step.
+#include "common/batch_heads.cuh"
+#include "common/batch_weights.cuh"
 #include "common/ptx/cache_hints.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/dependent_launch.cuh"
-#include "common/ptx/mma.cuh"
-
-constexpr int THREADS = 32 * WARPS, COLUMNS = TOKENS / 8;
-constexpr int PIECES = FORMAT == 0 ? 4 : FORMAT == 1 ? 2 : 1;  // of 16 bytes that a lane copies of a chunk
-constexpr int SCALES = FORMAT == 0 ? 0 : FORMAT == 1 ? 2 : 1;  // words of scales
-constexpr int SLOT = 32 * PIECES + 8 * SCALES;                 // a chunk of a warp, in units of 16 bytes
-// Chunks that a warp multiplies at a time: products of one wait for each other, unless other columns come between.
-constexpr int PACE = COLUMNS > 2 ? 1 : CHUNKS % 3 == 0 ? 3 : CHUNKS % 2 == 0 ? 2 : 1;
-constexpr int CHAINS = 2 * (PACE < 3 ? PACE : 2);  // sums of a column that do not wait for each other
-static_assert(STAGES % PACE == 0);
-
-// Start copying this lane's share of a chunk: rows g and g + 8 of 16, by 64 of k. What a lane copies it reads itself, so that
-// none waits for another.
-__device__ inline void start(uint4* slot, const uint4* weights, const unsigned* scales, unsigned tile, unsigned chunk,
-                             unsigned k, unsigned long long policy) {
-    const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const size_t row = 16 * tile + g;
-    unsigned* const words = reinterpret_cast<unsigned*>(slot + 32 * PIECES) + lane;
-#if FORMAT == 0
-    const uint4* from = weights + row * (k / 8) + chunk * 8 + t;  // of 32 of k lane t takes 8 t to 8 t + 7
-#pragma unroll
-    for (int i = 0; i < 4; ++i) copy_async_16_of_line(slot + 32 * i + lane, from + i % 2 * (k + 0ull) + i / 2 * 4, policy);
-#elif FORMAT == 1
-    const uint4* from = weights + row * (k / 16) + chunk * 4 + t;  // of 64 of k lane t takes 16 t to 16 t + 15
-    const unsigned* scale = scales + row * (k / 64) + chunk;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        copy_async_16_of_line(slot + 32 * i + lane, from + i * (k / 2 + 0ull), policy);
-        copy_async_4(words + 32 * i, scale + i * (k / 8 + 0ull));
-    }
-#else
-    const uint4* block = weights + (tile / 4 * (size_t)(k / 128) + chunk / 2) * INT4_BLOCK;
-    copy_async_16_of_line(slot + lane, block + INT4_SCALES + tile % 4 * 64 + chunk % 2 * 32 + lane, policy);
-    copy_async_4(words, reinterpret_cast<const unsigned*>(block) + g * 4 + tile % 4);
-#endif
-}
-
-// x of a chunk and eight tokens, as its products take it: word 2 s + i is b[i] of the s-th of four.
-__device__ inline void load_x(unsigned (&x)[8], const uint4* row, unsigned chunk, bool there) {
-    const unsigned t = threadIdx.x % 4;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const unsigned place = FORMAT == 1 ? 2 * t + h : 4 * h + t;
-        const uint4 v = there ? __ldcg(row + chunk * 8 + place) : make_uint4(0, 0, 0, 0);
-        x[4 * h] = v.x, x[4 * h + 1] = v.y, x[4 * h + 2] = v.z, x[4 * h + 3] = v.w;
-#if FORMAT == 2
-        // The order of k in a word of codes is that of the mma: lane t needs word t of every lane of its four.
-        unsigned* const w = x + 4 * h;
-#pragma unroll
-        for (int r = 1; r < 4; r *= 2) {
-            const bool upper = t & r;
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                if (i & r) continue;
-                const unsigned other = __shfl_xor_sync(0xffffffffu, upper ? w[i] : w[i + r], r);
-                w[i] = upper ? other : w[i];
-                w[i + r] = upper ? w[i + r] : other;
-            }
-        }
-#endif
-    }
-}
-
-// Two of a word's four bytes as halves.
-__device__ inline __half2 q8_pair(unsigned word, unsigned which) {
-    return __hsub2(as_half2(__byte_perm(word ^ 0x80808080u, 0x64646464u, which)), as_half2(0x64806480u));
-}
-
-// Add a chunk's products to two sums of each column.
-__device__ inline void multiply(float (*sums)[COLUMNS][4], const uint4* slot, const unsigned (&x)[COLUMNS][8]) {
-    const unsigned lane = threadIdx.x % 32;
-    const unsigned* const words = reinterpret_cast<const unsigned*>(slot + 32 * PIECES) + lane;
-#if FORMAT == 0
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const uint4 low = slot[64 * h + lane], high = slot[64 * h + 32 + lane];
-        const unsigned first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
-#pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) {
-            mma_m16n8k16_f16(sums[0][j], first, x[j] + 4 * h);
-            mma_m16n8k16_f16(sums[1][j], second, x[j] + 4 * h + 2);
-        }
-    }
-#elif FORMAT == 1
-    const uint4 low = slot[lane], high = slot[32 + lane];
-    const unsigned lows[4] = {low.x, low.y, low.z, low.w}, highs[4] = {high.x, high.y, high.z, high.w};
-    const __half2 scale_low = as_half2(words[0]), scale_high = as_half2(words[32]);
-    const bool second = lane % 4 / 2;  // of the chunk's two blocks
-    const __half2 by_low = second ? __high2half2(scale_low) : __low2half2(scale_low);
-    const __half2 by_high = second ? __high2half2(scale_high) : __low2half2(scale_high);
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-        unsigned a[4];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            a[2 * i] = as_word(__hmul2(q8_pair(lows[s], i ? 0x4342 : 0x4140), by_low));
-            a[2 * i + 1] = as_word(__hmul2(q8_pair(highs[s], i ? 0x4342 : 0x4140), by_high));
-        }
-#pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) mma_m16n8k16_f16(sums[s % 2][j], a, x[j] + 2 * s);
-    }
-#else
-    const uint4 codes = slot[lane];
-    const unsigned steps[4] = {codes.x, codes.y, codes.z, codes.w};
-    const float2 by = __half22float2(as_half2(words[0]));  // of rows g and g + 8
-    float part[COLUMNS][4] = {};
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-        unsigned a[4];
-        int4_tile_to_halves(steps[s], a);
-#pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) mma_m16n8k16_f16(part[j], a, x[j] + 2 * s);
-    }
-#pragma unroll
-    for (int j = 0; j < COLUMNS; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sums[0][j][e] = fmaf(e < 2 ? by.x : by.y, part[j][e], sums[0][j][e]);
-#endif
-}
-
-// Where rows of queries, keys and values go.
-struct Heads {
-    const __half* biases;
-    const float2* rotary;
-    __half *keys, *values;
-    int heads, kv_heads, head_dim;
-};
-
-// What a lane's rows g and g + 8 of a tile are biased and rotated with: at `position`, or drafts `token` and the one after it
-// at their own.
-struct Turn {
-    unsigned tile, token;
-    float low, high;
-    float2 cos_sin[1 + DRAFTS];
-};
-
-__device__ inline Turn turn_of(unsigned tile, unsigned token, unsigned batch, int position, const Heads& to) {
-    const unsigned g = threadIdx.x % 32 / 4, each = to.head_dim / 16, i = tile % each * 8 + g;
-    const bool rotated = tile / each < unsigned(to.heads + to.kv_heads);
-    Turn found = {tile, token, __half2float(to.biases[16 * tile + g]), __half2float(to.biases[16 * tile + g + 8])};
-#pragma unroll
-    for (int d = 0; d <= DRAFTS; ++d) {
-        const size_t at = position + (DRAFTS ? min(token + d, batch - 1) : 0);
-        found.cos_sin[d] = rotated ? to.rotary[at * (to.head_dim / 2) + i] : make_float2(1.0f, 0.0f);
-    }
-    return found;
-}
 
 // What becomes of a tile's sums of a token, in rows g and g + 8.
 __device__ inline void finish(float low, float high, void* out, unsigned tile, unsigned token, unsigned n, unsigned batch,
@@ -211,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     uint4* const ring = shared + warp * STAGES * SLOT;
     float4* const sums_of_warps = reinterpret_cast<float4*>(shared + WARPS * STAGES * SLOT);
     const unsigned first = tiles * blockIdx.x / gridDim.x, last = tiles * (blockIdx.x + 1) / gridDim.x;
-    const unsigned chunk = blockIdx.y * (WARPS * CHUNKS) + warp;  // the warp's first: the others follow WARPS apart
+    const unsigned chunk = (blockIdx.y * WARPS + warp) * CHUNKS;  // the warp's first
     const unsigned long long policy = evict_first_policy();
     const Heads to = {biases, rotary, keys, values, heads, kv_heads, head_dim};
     // The same all through a step, so that it is read before x is there, like what the warp's first columns are rotated with.
@@ -220,53 +81,76 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (EPILOGUE == 1 && first < last)
         rotation = turn_of(min(first + warp / COLUMNS, last - 1), 8 * (warp % COLUMNS) + lane % 4 * 2, batch, position_now, to);
 
-    unsigned tile_ahead = first, c_ahead = 0, slot = 0;
-    const auto next = [&](unsigned place) {
-        if (tile_ahead < last) start(ring + place * SLOT, weights, scales, tile_ahead, chunk + c_ahead * WARPS, k, policy);
+    Source from = source_of(weights, scales, first, chunk, k);
+    unsigned tile_ahead = first;
+    const auto next = [&](uint4* slot, int c) {
+        if (tile_ahead < last) start(slot, from, c, k, policy);
         copy_async_commit();
-        if (++c_ahead == CHUNKS) c_ahead = 0, ++tile_ahead;
+        if (c + 1 == CHUNKS) next_tile(from, tile_ahead++, k);
     };
+    const auto fill = [&](int from_slot, int to) {
 #pragma unroll 1
-    for (int s = 0; s < STAGES; ++s) next(s);
+        for (int s = from_slot, c = s % CHUNKS; s < to; ++s, c = c + 1 == CHUNKS ? 0 : c + 1) next(ring + s * SLOT, c);
+    };
+    fill(0, AHEAD);
     // What starts now has its own weights brought, which should not come before those above, nor before many tokens' x.
     if (COLUMNS <= 2) let_successor_start();
     wait_for_predecessor();
     if (COLUMNS > 2) let_successor_start();
 
-    unsigned own[CHUNKS][COLUMNS][8];
+    unsigned own[CHUNKS][COLUMNS][X_WORDS];
+    Begin begin[CHUNKS][COLUMNS];
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c)
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j)
-            load_x(own[c][j], x + (8 * j + g) * (size_t)(k / 8), chunk + c * WARPS, 8 * j + g < batch);
-#pragma unroll 1
-    for (unsigned tile = first, places = 0; tile < last; ++tile) {
-        float sums[CHAINS][COLUMNS][4] = {};
-#pragma unroll
-        for (int c = 0; c < CHUNKS; c += PACE) {
-            copy_async_wait<STAGES - PACE>();
-#pragma unroll
-            for (int p = 0; p < PACE; ++p) multiply(sums + 2 * p % CHAINS, ring + (slot + p) * SLOT, own[c + p]);
-#pragma unroll
-            for (int p = 0; p < PACE; ++p) next(slot + p);
-            slot = slot + PACE == STAGES ? 0 : slot + PACE;
-        }
-        float4* const here = sums_of_warps + places % (2 * TILES) * (WARPS * COLUMNS * 32);
-#pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
-#pragma unroll
-            for (int chain = 1; chain < CHAINS; ++chain)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) sums[0][j][e] += sums[chain][j][e];
-            here[(warp * COLUMNS + j) * 32 + lane] = make_float4(sums[0][j][0], sums[0][j][1], sums[0][j][2], sums[0][j][3]);
+            load_x(own[c][j], x + (8 * j + g) * (size_t)(k / 8), chunk + c, 8 * j + g < batch);
+            begin[c][j] = begin_of(own[c][j]);
         }
-        if (++places % TILES && tile + 1 < last) continue;
+    fill(AHEAD, STAGES);
+    uint4* slot = ring;
+    Scales by;
+#pragma unroll 1
+    for (unsigned tile = first, places = 0; tile < last; tile += TALL) {
+        float sums[TALL][CHAINS][COLUMNS][4] = {};
+#pragma unroll
+        for (int c = 0; c < CHUNKS * TALL; c += PACE) {
+            copy_async_wait<STAGES - PACE>();
+            if (SCALES) __syncwarp();  // the other lanes' scales have arrived too
+#pragma unroll
+            for (int p = 0; p < PACE; ++p) {
+                const int up = TALL > 1 ? p : 0, i = c + p - up;  // of tile + up, which may be none of the block's, chunk i
+                const uint4* const its = slot + (up > 0 && tile + up >= last ? 0 : p) * SLOT;  // of none: the first's again
+                if (SCALES && i % SPAN == 0) load_scales(by, its, tile + up);
+                multiply(sums[up] + (TALL > 1 ? 0 : SUMS * p % CHAINS), its, own[i], begin[i], by, i % SPAN);
+            }
+            if (SCALES) __syncwarp();  // all lanes have read them
+#pragma unroll
+            for (int p = 0; p < PACE; ++p) next(slot + p * SLOT, (STAGES + c + p) % CHUNKS);
+            slot += PACE * SLOT;
+            if (slot == ring + STAGES * SLOT) slot = ring;
+        }
+#pragma unroll
+        for (int up = 0; up < TALL; ++up) {
+            if (up > 0 && tile + up >= last) break;
+            float4* const here = sums_of_warps + places++ % (2 * TILES) * (WARPS * COLUMNS * 32);
+#pragma unroll
+            for (int j = 0; j < COLUMNS; ++j) {
+                float(&all)[4] = sums[up][0][j];
+#pragma unroll
+                for (int chain = 1; chain < CHAINS; ++chain)
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) all[e] += sums[up][chain][j][e];
+                here[(warp * COLUMNS + j) * 32 + lane] = make_float4(all[0], all[1], all[2], all[3]);
+            }
+        }
+        if (places % TILES && tile + TALL < last) continue;
         // Sums of all warps have met in half of the places: who adds them up is done before the next barrier but one.
         __syncthreads();
         const unsigned there = (places - 1) % TILES + 1, turn = places - there;
 #pragma unroll 1
         for (unsigned i = (warp + WARPS - turn * COLUMNS % WARPS) % WARPS; i < there * COLUMNS; i += WARPS) {
-            const unsigned j = i % COLUMNS, of = tile + 1 - there + i / COLUMNS;
+            const unsigned j = i % COLUMNS, of = min(tile + TALL, last) - there + i / COLUMNS;
             const float4* const from = sums_of_warps + (turn + i / COLUMNS) % (2 * TILES) * (WARPS * COLUMNS * 32) + j * 32 + lane;
             float4 all = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll

@@ -4,7 +4,8 @@
 //          nothing to put right.
 // Shapes   candidates [count] of 8 bytes, whose best is the token that is due at the first place; tokens [n] int32, drafts
 //          for that place and the ones after it; chosen [n] int32, what is likeliest after each; logits [n][vocab] half. With
-//          m the drafts before the first that is not the token due: held [2] int32 = m and the token due after them; of m > 0
+//          m the drafts before the first that is not the token due: held [2] int32, 8-byte aligned and of the GPU's memory or
+//          the host's, = m and the token due after them, before all else is written; of m > 0
 //          last [vocab] float = logits after the m-th, position [1] int32 = places[0] + m, sequence [..] int32 has the m tokens
 //          from places[0] on, and candidates hold the token due alone. vocab a multiple of 8, all 16-byte aligned.
 //          arrived [1], zero before and after. n at most 31.
@@ -17,6 +18,7 @@
 #include "common/arrive.cuh"
 #include "common/candidate.cuh"
 #include "common/ptx/dependent_launch.cuh"
+#include "common/ptx/host_word.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     draft_accept_blocks(Candidate* candidates, const int* tokens, const int* chosen, const uint4* logits, const int* places,
@@ -36,6 +38,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
     const int m = drafts, next = due;
+    // The host may wait for this: both at once, and before all else.
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        store_for_host(reinterpret_cast<unsigned long long*>(held), (unsigned long long)next << 32 | (unsigned)m);
     for (int i = blockIdx.x * THREADS + threadIdx.x; m && i < vocab / 8; i += gridDim.x * THREADS) {
         const uint4 bits = __ldcg(logits + (m - 1) * (size_t)(vocab / 8) + i);
         const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
@@ -50,7 +55,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         last[2 * i + 1] = make_float4(v[4], v[5], v[6], v[7]);
     }
     if (!arrives_last(arrived, gridDim.x)) return;  // all blocks have read the candidates
-    if (threadIdx.x == 0) held[0] = m, held[1] = next;
     if (m == 0) return;
     if (threadIdx.x == 0) *position = places[0] + m;
     for (int i = threadIdx.x; i < m; i += THREADS) sequence[places[0] + i] = tokens[i];

@@ -17,6 +17,8 @@
 // Branch   from rung 10: one thread fills a slot of the ring by the copy engine, and mbarriers signal that the slot is full
 //          or empty; units of 64 rows are dealt out to any number of warpgroups, as seven are
 //          to four. Up to 16 tokens a group's sums are scaled, not its weights.
+// Lost     on an H200: clusters whose blocks of other rows each copy a part of the tokens for all. L2 is asked for less, but 64
+//          bytes a cycle go into an SM, which is what a step of 64 rows and 128 tokens takes, from wherever they come.
 #include "common/int4.cuh"
 #include "common/ptx/cluster.cuh"
 #include "common/ptx/mbarrier.cuh"

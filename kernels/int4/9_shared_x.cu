@@ -16,6 +16,9 @@
 // Branch   from rung 8: warps divide the block's rows, and k only K_WARPS ways; one ring of STAGES stages for the block
 //          holds codes, scales and x, filled by asynchronous copies. Beyond 16 tokens the offsets' mma and a group's own
 //          sums cost more than exact weights do, so there weights are scaled to FP16 when they are unpacked.
+// Lost     on an H200, at one token and 28,672 rows by 8192: as many blocks as run at a time, each with the same share of the rows, so
+//          that none is left with the memory to itself at the end. It took longer, the fewer warps the longer: what a
+//          multiprocessor's warps unpack is the limit before memory is.
 #include "common/int4.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/kept.cuh"

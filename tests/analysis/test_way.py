@@ -52,7 +52,7 @@ def test_without_a_recording_it_names_the_step_and_no_figure(tmp_path):
     (tmp_path / "bare").mkdir()
     bare = Store(tmp_path, "bare")
     said = way.place("08", bare)
-    assert not re.search(r"\d tok", said) and "steps 6, 7, 8, 9 and 10 of 10" in said
+    assert not re.search(r"\d tok", said) and "steps 6, 7, 8, 9, 10 and 11 of 11" in said
     assert (
         way.same_weights(bare) is None
         and way.like_for_like(bare) == way.bars(bare, STEMS) == ""

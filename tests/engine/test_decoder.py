@@ -135,6 +135,18 @@ def test_a_context_in_parts_beside_long_rows(format, count):
     check(spec, format, "fp16", "3_persistent", count=count, blocks=40, WARPS=4)
 
 
+@pytest.mark.parametrize("head_format", ["fp16", "q8_0"])
+@pytest.mark.parametrize("options", [{}, {"PRODUCERS": 0}, {"PRODUCERS": 0, "WARPS": 4}], ids=str)
+def test_codes_multiplied_as_bytes(head_format, options):
+    check(tiny(), "int4_g128", head_format, "10_int4_bytes", count=4, blocks=6, **options)
+
+
+def test_codes_multiplied_as_bytes_beside_long_rows():
+    """Slabs of other lengths, so that a thread stores bytes in several rounds."""
+    spec = tiny(layers=1, vocab=64, heads=12, kv_heads=4, mlp=2560)
+    check(spec, "int4_g128", "fp16", "10_int4_bytes", count=3, blocks=12, WARPS=4)
+
+
 def test_eight_heads_attend_a_block_each_where_words_carry_flags():
     spec = tiny(layers=1, vocab=64, heads=8, kv_heads=2)
     check(spec, "fp16", "fp16", "9_flags_in_data", count=40, blocks=18, WARPS=4)

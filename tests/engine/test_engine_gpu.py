@@ -390,6 +390,36 @@ def test_a_prompts_product_is_right_with_every_tile(n, k, batch, gate):
             assert float((out.double() - right).abs().max()) <= 2 * error
 
 
+@pytest.mark.parametrize("format", ["fp16", "q8_0", "int4_g128"])
+@pytest.mark.parametrize("tokens", [1, 2, 4, 8, 13, 24, 32])
+def test_a_few_tokens_products_are_right_as_a_model_divides_them(tokens, format):
+    """Of a real model's matrices, however the law divides them; launched one after another, as in a step."""
+    import torch
+    from rooflab import engine
+    from rooflab.engine.weights import dequantised, packed
+    from rooflab.ops import batch_ops, int4
+
+    torch.manual_seed(tokens)
+    for name, (n, k) in engine.spec("qwen2.5-1.5b").shape.matrices.items():
+        if name == "head":
+            continue
+        rows = torch.randn(n, k, dtype=torch.float16, device="cuda") / k**0.5
+        x = torch.randn(tokens, k, dtype=torch.float16, device="cuda")
+        w = packed(rows, format)
+        w = int4.Tiles(w, n, k) if format == "int4_g128" else w
+        expected = x.float() @ dequantised(rows, format).t()
+        out = torch.full((tokens, n), torch.nan, dtype=torch.float16, device="cuda")
+        whole = batch_ops.plan_for(n, k, tokens, format, False, batch_ops.sms_of(x))
+        splits = batch_ops.parts_of(n, k, tokens, format, batch_ops.sms_of(x))
+        parts = torch.full((splits, tokens, n), torch.nan, device="cuda")
+        for _ in range(50):
+            if whole:
+                batch_ops.product(x, w, out=out)
+            batch_ops.product(x, w, out=parts, then=batch_ops.PARTS)
+        for found in (*([out.float()] if whole else []), parts.sum(0)):
+            assert (found - expected).abs().max() <= 4e-3 * expected.abs().max(), (name, format)
+
+
 @pytest.mark.parametrize("format", ["q8_0", "int4_g128"])
 def test_quantised_weights_are_those_of_numpy(format):
     """What the GPU makes of a matrix, bit for bit."""

@@ -52,6 +52,27 @@ def test_a_prompt_at_once_in_pieces_and_decoded_on_agrees_with_float64(formats):
     assert formats[0] == "fp16" or one.ran[dequantised[formats[0]]]
 
 
+@pytest.mark.share(3)
+@pytest.mark.parametrize("formats", FORMATS, ids="-".join)
+def test_the_last_layer_of_the_last_token_alone_leaves_the_same(formats):
+    """Logits up to rounding (other tiles add up in another order), keys and values to the bit."""
+    found = []
+    for last in (False, True):
+        spec, get, one = made(formats, mmq=False, last=last)
+        tokens, pieces = tokens_for(spec, 9), (0, 4, 8, 9)
+        with ops.on("cpu"):
+            for start, end in zip(pieces, pieces[1:], strict=False):
+                one.take(np.array(tokens[start:end], np.int32), start)
+        found.append(one)
+        assert one.state.tokens[:9].tolist() == tokens and one.state.position[0] == 9
+    whole, last = found
+    assert (whole.state.cache_k == last.state.cache_k).all() and (
+        whole.state.cache_v == last.state.cache_v
+    ).all()
+    expected, allowed = budget(spec, get, tokens, *formats)
+    assert max(np.abs(one.logits - expected[8]).max() for one in found) <= allowed
+
+
 @pytest.mark.parametrize("formats", [FORMATS[0], FORMATS[2]], ids="-".join)
 def test_a_batch_agrees_with_float64_and_goes_its_own_way_in_each_sequence(formats):
     spec, get, one = made(formats)

@@ -26,7 +26,7 @@ THEN = {"qkv": batch_ops.ROPE, "gate_up": batch_ops.GATE, "out": batch_ops.PARTS
         )
     ),
 )
-def test_every_copy_names_registers_that_a_gpu_takes(model, format, tokens):
+def test_nothing_spills_and_every_copy_names_registers_that_a_gpu_takes(model, format, tokens):
     """A compiler (13.0) has given copies an odd register for the descriptor, which takes two from an even one
     on: the GPU ends with an illegal instruction, and neither the CPU target nor the resources show it.
     """
@@ -37,8 +37,10 @@ def test_every_copy_names_registers_that_a_gpu_takes(model, format, tokens):
         plan = plan_for(n, k, tokens, format, then == batch_ops.PARTS, 132)
         macros = macros_for(plan, n, tokens, kind, "90")[0] | {"FORMAT": kind, "EPILOGUE": then}
         try:
-            code = nvrtc.sass(RUNG.cubin("90", macros), RUNG.entry)
+            cubin = RUNG.cubin("90", macros)
+            code = nvrtc.sass(cubin, RUNG.entry)
         except MissingTool as error:
             pytest.skip(str(error))
+        assert cubin.resources[RUNG.entry].spill_bytes == 0
         named = re.findall(r"desc\[UR(\d+)\]", " ".join(code))
         assert named and all(int(number) % 2 == 0 for number in named)

@@ -39,7 +39,9 @@ def near(got, expected, rounded=False):
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize(("n", "k", "batch"), [(64, 128, 1), (192, 256, 8), (128, 384, 9), (64, 640, 32)])
+@pytest.mark.parametrize(
+    ("n", "k", "batch"), [(64, 128, 1), (192, 256, 8), (128, 384, 9), (64, 640, 32), (64, 3584, 3)]
+)
 def test_a_product_is_right_in_every_format_whole_and_in_parts(format, n, k, batch):
     w, values = matrix(n, k, format)
     x = halves(batch, k)

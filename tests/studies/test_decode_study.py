@@ -107,10 +107,13 @@ def test_a_token_is_charged_with_its_weights_and_its_cache():
 def test_layers_without_a_cache_are_charged_with_a_prompt_s_last_token_alone():
     model = model_shapes.get(decode.GEMMA)
     tail = [layer for layer in model_shapes.layers(model) if not layer.owns_kv]
-    assert len(tail) == model.shared_kv and prefill.skipped(model_shapes.get(decode.MODEL), 1848) == 0
-    assert prefill.skipped(model, 1) == 0
+    assert (
+        len(tail) == model.shared_kv
+        and model_shapes.unneeded_flops(model_shapes.get(decode.MODEL), 1848) == 0
+    )
+    assert model_shapes.unneeded_flops(model, 1) == 0
     # Nearly all work of these layers: the rest is what the layers before them do, and the head.
-    rest = model_shapes.prefill_flops(model, 1848) - prefill.skipped(model, 1848)
+    rest = model_shapes.prefill_flops(model, 1848) - model_shapes.unneeded_flops(model, 1848)
     assert 0.5 < rest / model_shapes.prefill_flops(model, 1848) < 0.7
     case = next(c for c in PREFILL.cases("full", H200) if c.impl == "gemma")
     assert PREFILL.count(case).flops == rest

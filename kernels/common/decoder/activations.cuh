@@ -37,12 +37,62 @@ __device__ inline void store_x_int8(const Smem& smem, int k, const float (&v)[N]
     if (within % 32 == 0) smem.x_sums[k / 32] = amax * (1.0f / 32512.0f);
 }
 
+// INT4 as bytes: quantise SETS times N neighbours of x, from k on and 64 apart, to 16 bits in the scale of their group of 128, and
+// store the high bytes of the group, then the low ones, and behind the scale 32 times the sum. Elements 2 t, 2 t + 8, 2 t + 1 and
+// 2 t + 9 of 16 follow each other, as their codes do in a word: so lanes 8 elements apart put theirs together, and one stores high
+// bytes, the other low ones. All lanes of a warp must call it, with 32 SETS N neighbours in all.
+template <int SETS, int N>
+__device__ inline void store_x_bytes(const Smem& smem, int k, const float (&v)[SETS][N], bool valid) {
+    constexpr int LANES = 128 / (SETS * N), EACH = N < 4 ? N : 4, WORDS = N / EACH;
+    float amax = 0.0f;
+#pragma unroll
+    for (int set = 0; set < SETS; ++set)
+#pragma unroll
+        for (int e = 0; e < N; ++e) amax = fmaxf(amax, fabsf(v[set][e]));
+#pragma unroll
+    for (int offset = 1; offset < LANES; offset *= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, offset));
+    const float inverse = amax > 0.0f ? __fdividef(32512.0f, amax) : 0.0f;  // as store_x_int8
+    const bool second = k / 8 % 2;
+    unsigned char* const to = reinterpret_cast<unsigned char*>(smem.x) + 2 * (k - k % 128) + 128 * second + k % 128 / 64 * 64 +
+                              k % 8 / 2 * 16 + k % 64 / 16 * 4;
+    int sum = 0;
+#pragma unroll
+    for (int set = 0; set < SETS; ++set) {
+        unsigned high[WORDS] = {}, low[WORDS] = {};
+#pragma unroll
+        for (int e = 0; e < N; ++e) {
+            const int number = __float2int_rn(v[set][e] * inverse);
+            sum += number;
+            low[e / EACH] |= (number & 255u) << 8 * (e % EACH);
+            high[e / EACH] |= ((number + 128) >> 8 & 255u) << 8 * (e % EACH);
+        }
+#pragma unroll
+        for (int w = 0; w < WORDS; ++w) {
+            const unsigned other = __shfl_xor_sync(0xffffffffu, second ? high[w] : low[w], 8 / N);
+            const unsigned first = second ? other : high[w], last = second ? low[w] : other;
+#pragma unroll
+            for (int q = 0; q < EACH / 2; ++q)
+                if (valid)
+                    *reinterpret_cast<unsigned*>(to + 64 * set + 32 * w + 16 * q) =
+                        __byte_perm(first, last, q ? 0x7362 : 0x5140);
+        }
+    }
+#pragma unroll
+    for (int offset = 1; offset < LANES; offset *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    if (valid && k % 128 == 0)
+        reinterpret_cast<float2*>(smem.x_sums)[k / 128] = make_float2(amax * (1.0f / (4 * 32512.0f)), __int_as_float(32 * sum));
+}
+
 // Store four neighbours of x, from k on. Returns their sum for INT4, whose products need it of every group of 128.
 template <int F>
 __device__ inline float store_x4(const Smem& smem, int k, float4 v) {
     if constexpr (F == Q8) {
         const float four[4] = {v.x, v.y, v.z, v.w};
         store_x_int8(smem, k, four, true);
+        return 0.0f;
+    }
+    if constexpr (F == INT4 && AS_BYTES<F>) {
+        store_x_bytes(smem, k, {{v.x, v.y, v.z, v.w}}, true);
         return 0.0f;
     }
     const __half2 low = __floats2half2_rn(v.x, v.y), high = __floats2half2_rn(v.z, v.w);
@@ -79,6 +129,10 @@ __device__ inline float store_x_pairs(const Smem& smem, int k, float4 v) {
         }
         return 0.0f;
     }
+    if constexpr (F == INT4 && AS_BYTES<F>) {
+        store_x_bytes(smem, k, {{v.x, v.y}, {v.z, v.w}}, true);
+        return 0.0f;
+    }
     const __half2 low = __floats2half2_rn(v.x, v.y), high = __floats2half2_rn(v.z, v.w);
     *reinterpret_cast<unsigned*>(smem.x + x_index<F>(k)) = as_word(low);
     *reinterpret_cast<unsigned*>(smem.x + x_index<F>(k + 64)) = as_word(high);
@@ -90,7 +144,7 @@ __device__ inline float store_x_pairs(const Smem& smem, int k, float4 v) {
 // `end`.
 template <int F, int COUNT>
 __device__ inline void sum_groups(const Smem& smem, const float (&sums)[COUNT], int k, int end) {
-    if constexpr (F == INT4) {
+    if constexpr (F == INT4 && !AS_BYTES<F>) {
         const int lane = threadIdx.x % 32;
         if (COUNT == 1) {
             const float sum = warp_sum(sums[0]);

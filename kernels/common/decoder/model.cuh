@@ -33,7 +33,14 @@
 constexpr int THREADS = 32 * WARPS, UNIT = 16;
 constexpr int GROUP = HEADS / KV_HEADS;
 constexpr int larger(int a, int b) { return a > b ? a : b; }
-constexpr int X_GROUP = FORMAT == 1 || HEAD_FORMAT == 1 ? 32 : 128;  // elements of x that share a scale or a sum
+// Whether INT4's codes are multiplied as bytes (rung 10), see product_int4_bytes.cuh.
+#if INT4_BYTES
+constexpr bool BYTES_OF_INT4 = true;
+#else
+constexpr bool BYTES_OF_INT4 = false;
+#endif
+// Elements of x a word of x_sums.
+constexpr int X_GROUP = FORMAT == 1 || HEAD_FORMAT == 1 ? 32 : FORMAT == 2 && BYTES_OF_INT4 ? 64 : 128;
 // Slabs along k that OUT and DOWN are divided into; 0 where blocks divide rows alone (all rungs but those with SPLIT_K).
 #if DOWN_SLABS
 constexpr int SLABS_OF_OUT = OUT_SLABS, SLABS_OF_DOWN = DOWN_SLABS;
@@ -67,6 +74,14 @@ constexpr int KEYS_PER_BLOCK = KEYS_PER_WARP * WARPS;
 constexpr bool SPREADS_HEADS = FLAGGED && HEADS >= 8 && HEADS <= 16;
 constexpr int HEADS_PER_BLOCK = TENSOR_ATTEND ? GROUP : GROUP % 2 == 0 && !SPREADS_HEADS ? 2 : 1;
 enum { FP16, Q8, INT4 };
+
+// Whether products of a format are of bytes, and x is two of them in a scale: of a block of 32 (Q8_0) or a group of 128 (INT4).
+template <int F>
+constexpr bool AS_BYTES = F == Q8 || (F == INT4 && BYTES_OF_INT4);
+
+// Words of x_sums a chunk: a scale each of Q8_0's four blocks, a scale and a sum of INT4 as bytes, or a sum.
+template <int F>
+constexpr int X_SUMS = F == Q8 ? 4 : AS_BYTES<F> ? 2 : 1;
 enum { QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD };
 
 // A block's candidate for the next token: its logit (or logit plus noise) and its number.

@@ -60,3 +60,4 @@ __device__ inline int x_offset(int lane) {
 // Whether x of format F is permuted within 64 elements: see x_index.
 template <int F>
 constexpr bool X_PERMUTED = F == INT4 || F == FP16;
+static_assert(!BYTES_OF_INT4);

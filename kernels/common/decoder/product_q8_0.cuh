@@ -35,6 +35,6 @@ __device__ inline void multiply_q8(float (&acc)[2][4], const uint4* w, const __h
     int sums[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[i] = parts[0][i] + parts[1][i];
-    const unsigned* scales = reinterpret_cast<const unsigned*>(w - lane + 128) + lane;
-    add_blocks(acc, sums, scales[0], scales[32], x_scales[t], lane);
+    const unsigned* scales = reinterpret_cast<const unsigned*>(w - lane + 128) + lane / 2;
+    add_blocks(acc, sums, scales[0], scales[16], x_scales[t], lane);
 }

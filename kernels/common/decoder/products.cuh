@@ -20,8 +20,7 @@ __device__ inline void multiply_chunks(float (&acc)[2][4], Operands& o, Stream& 
         if constexpr (G != NO_COPY) copy_next_chunk<G>(s, smem, o.w, o.slot, lane);
         end_slot<G != NO_COPY>(s, defer);
         o.x += TEAM_STRIDE<F> * CHUNK<F>;
-        if (F == INT4) ++o.x_sum;
-        if (F == Q8) o.x_sum += TEAM_STRIDE<F> * 4;
+        if (F != FP16) o.x_sum += TEAM_STRIDE<F> * X_SUMS<F>;
         o.chunk += TEAM_STRIDE<F>;
         o.w += SLOT;
         if (++o.slot == STAGES) {
@@ -58,7 +57,7 @@ template <int F>
 __device__ inline void sum_unit(float2 (&both)[2], Operands& o, Stream& s, const Decoder& m, const Smem& smem, int width,
                                 int steps, int after, int lane) {
     o.x = smem.x + o.chunk * CHUNK<F> + x_offset<F>(lane);
-    o.x_sum = smem.x_sums + o.chunk * (F == Q8 ? 4 : 1);
+    o.x_sum = smem.x_sums + o.chunk * X_SUMS<F>;
     float acc[2][4] = {};
     while (steps > 0) {
         if (F == INT4 && width == 2) steps -= multiply_some<F, F == INT4 ? 2 : 1>(acc, o, s, m, smem, steps, after, lane);

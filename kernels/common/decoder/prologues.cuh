@@ -33,16 +33,17 @@ __device__ inline void load_mlp_inner(const Decoder& m, const Smem& smem) {
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
             const int piece = first + i * THREADS;
-            if (F != Q8 && piece < PIECES) reinterpret_cast<uint4*>(smem.x)[piece] = v16[i];
+            if (!AS_BYTES<F> && piece < PIECES) reinterpret_cast<uint4*>(smem.x)[piece] = v16[i];
             if (F != FP16) {
                 const float2 a = __half22float2(as_half2(v16[i].x)), b = __half22float2(as_half2(v16[i].y));
                 const float2 c = __half22float2(as_half2(v16[i].z)), d = __half22float2(as_half2(v16[i].w));
                 v[i] = ((a.x + a.y) + (b.x + b.y)) + ((c.x + c.y) + (d.x + d.y));
-                const float eight[8] = {a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y};
-                if (F == Q8) store_x_int8(smem, 8 * piece, eight, piece < PIECES);
+                const float eight[1][8] = {{a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y}};
+                if (F == Q8) store_x_int8(smem, 8 * piece, eight[0], piece < PIECES);
+                if (F == INT4 && AS_BYTES<F>) store_x_bytes(smem, 8 * piece, eight, piece < PIECES);
             }
         }
-        if (F == INT4) {
+        if (F == INT4 && !AS_BYTES<F>) {
 #pragma unroll
             for (int offset = 8; offset >= 2; offset /= 2)  // each half of the lanes keeps half of the values
 #pragma unroll

@@ -52,6 +52,7 @@ __device__ inline void wait_for_oldest(int deferred) {
 template <bool REFILLS>
 __device__ inline void wait_for_slot(const Stream& s, const Smem&, int) {
     wait_for_oldest<REFILLS ? 0 : MAX_DEFERRED < STAGES ? MAX_DEFERRED : STAGES - 1>(s.deferred);
+    if (SHARES_SCALES) __syncwarp();  // the other lanes' copies are there too
 }
 
 template <bool REFILLS>

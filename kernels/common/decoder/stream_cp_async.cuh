@@ -1,10 +1,15 @@
-// Copy weights by cp.async: each lane copies exactly what it will read, so that no barrier is needed within a warp.
+// Copy weights by cp.async: each lane copies exactly the codes that it will read.
+//
+// Scales are copied once for the warp, in pieces as large as they come. A piece costs its cycle in shared memory however small
+// it is: where each lane copied the 4 or 8 bytes that it reads, scales took more of them than codes. So a lane reads what
+// others have copied, after a barrier of the warp, or of a producer's copies.
 //
 // Weights and x are permuted along k in the same way, which leaves a product as it is and lets a lane's operands be 16
 // contiguous bytes: see copy_chunk.
 #pragma once
 constexpr int SLOT = FORMAT == 0 && HEAD_FORMAT == 0 ? 128 : 144;  // four pieces of 16 bytes a lane, and scales
 constexpr int SCALES = 0;
+constexpr bool SHARES_SCALES = FORMAT != 0 || HEAD_FORMAT != 0;
 #include "common/decoder/smem.cuh"
 #include "common/ptx/cp_async.cuh"
 
@@ -31,8 +36,8 @@ __device__ inline int pitch_of(const Stream& s) {
 // Start copying this lane's share of 16 rows by CHUNK<F> of k to `dst`, its place in a slot. With g = lane / 4 and
 // t = lane % 4, of rows g and g + 8:
 // FP16  elements 32 j + 8 t to 32 j + 8 t + 7 (j = 0, 1)
-// Q8    elements 64 j + 16 t to 64 j + 16 t + 15, and the scales of blocks t / 2 * 2 and t / 2 * 2 + 1
-// INT4  the lane's operands of a group in tile order, and the scales of two units
+// Q8    elements 64 j + 16 t to 64 j + 16 t + 15; lane r the four scales of row r
+// INT4  the lane's operands of a group in tile order; lane r scales of rows r and r + 8 in four units
 template <int F>
 __device__ inline void copy_chunk(uint4* dst, const Stream& s, int lane) {
     if constexpr (F == INT4) {
@@ -42,24 +47,19 @@ __device__ inline void copy_chunk(uint4* dst, const Stream& s, int lane) {
             copy_async_16_of_line(dst + 64, s.at + 64, s.policy);
             copy_async_16_of_line(dst + 96, s.at + 96, s.policy);
         }
-        copy_async_8(reinterpret_cast<uint2*>(dst + 128 - lane) + lane,
-                     reinterpret_cast<const char*>(s.at) - s.scale_offset);
+        if (lane < INT4_SCALES)
+            copy_async_16_of_line(dst + 128, reinterpret_cast<const char*>(s.at) - s.scale_offset, s.policy);
         return;
     }
     const int pitch = pitch_of<F>(s);
 #pragma unroll
     for (int p = 0; p < 4; ++p)
         copy_async_16_of_line(dst + 32 * p, s.at + p % 2 * 8 * pitch + p / 2 * 4, s.policy);
-    if (F == Q8) {
-        copy_async_4(reinterpret_cast<unsigned*>(dst + 128 - lane) + lane, s.scales);
-        copy_async_4(reinterpret_cast<unsigned*>(dst + 136 - lane) + lane, s.scales + 4 * pitch);
-    }
+    if (F == Q8 && lane < 16) copy_async_8(reinterpret_cast<uint2*>(dst + 128 - lane) + lane, s.scales);
 }
 
-// INT4: bytes from a lane's codes of a unit back to its scales.
-__device__ inline unsigned scale_offset_of(unsigned unit_in_tile, int lane) {
-    return (unit_in_tile * 64 + INT4_SCALES + lane) * 16 - (unit_in_tile / 2 + lane / 4 * 2) * 8;
-}
+// INT4: bytes from a lane's codes of a unit back to its share of the scales.
+__device__ inline unsigned scale_offset_of(unsigned unit_in_tile) { return (unit_in_tile * 64 + INT4_SCALES) * 16; }
 
 // Advance to the warp's next chunk of the unit.
 template <int F>
@@ -77,7 +77,7 @@ __device__ inline void advance_unit(Stream& s, int lane) {
         s.unit += s.width;
         const unsigned unit_in_tile = (unsigned)s.unit % INT4_UNITS;
         s.at += (int)(unit_in_tile * 64) - (int)(before * 64) - covered + (unit_in_tile == 0 ? pitch : 0);
-        s.scale_offset = scale_offset_of(unit_in_tile, lane);
+        s.scale_offset = scale_offset_of(unit_in_tile);
     } else {
         s.at += 16 * pitch - covered;
         if (F == Q8) s.scales += 8 * pitch - s.chunks * 4;
@@ -95,9 +95,9 @@ __device__ inline void open_matrix(Stream& s, const Smem& smem) {
     unsigned long long index = (unsigned long long)(s.phase == HEAD ? 0 : s.layer) * range.layer_stride + range.index;
     if (format == Q8)
         s.scales = smem.plans[s.phase].scales + index / 2 +
-                   (lane / 4 * ((SPLIT_K ? range.pitch : range.chunks * PIECES<Q8>) / 2) + lane % 4 / 2 * 2);
+                   lane % 16 * ((SPLIT_K ? range.pitch : range.chunks * PIECES<Q8>) / 2);
     if (format == INT4) {
-        s.scale_offset = scale_offset_of((unsigned)s.unit % INT4_UNITS, lane);
+        s.scale_offset = scale_offset_of((unsigned)s.unit % INT4_UNITS);
         index += lane;
     } else {
         index += lane / 4 * (SPLIT_K ? range.pitch : range.chunks * PIECES<FP16>) + lane % 4;
@@ -108,7 +108,7 @@ __device__ inline void open_matrix(Stream& s, const Smem& smem) {
 // Start copying the next chunk, of format G, into a slot of the ring.
 template <int G>
 __device__ inline void copy_next_chunk(Stream& s, const Smem& smem, uint4* dst, int slot, int lane) {
-    if (FORMAT != HEAD_FORMAT) __syncwarp();  // lanes own other bytes of a slot in another format
+    if (SHARES_SCALES && !PRODUCERS_FILL) __syncwarp();  // the other lanes have read what this one copies over
     copy_chunk<G>(dst, s, lane);
     advance_chunk<G>(s);
 }

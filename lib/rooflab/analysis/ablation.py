@@ -36,6 +36,7 @@ WAYS = {
     "7_split_k": "output and down divided along k, so that every SM has a part",
     "8_tensor_attention": "attention on the tensor cores, for long contexts",
     "9_flags_in_data": "as 7_split_k, but numbers carry flags, and no barrier stands between phases",
+    "10_int4_bytes": "as 9_flags_in_data, but codes of INT4 are multiplied as bytes",
     "chain": "dependent launches by a batch's kernels, of one sequence",
     "batch": "several sequences, a graph a step",
     "batch_dependent": "several sequences, weights on their way before the kernel before has ended",
@@ -53,6 +54,7 @@ PROMPT_WAYS = {
     "5_embed": "all embeddings in one launch",
     "6_graph": "one CUDA graph",
     "7_fused": "gates applied by the product; of Q8_0 ours, by persistent blocks",
+    "8_last_token": "the last layer for the last token alone",
     "gemma": "the other decoder",
 }
 

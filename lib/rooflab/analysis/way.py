@@ -44,6 +44,7 @@ STEPS = (
         "no more barriers: each number carries a flag that says it is ready",
         "08_decoder",
     ),
+    Step("10_int4_bytes", "int4_g128", "codes multiplied as bytes: less to unpack", "08_decoder"),
 )
 
 

@@ -7,7 +7,7 @@ the CPU, where only NumPy is, a prompt is decoded token by token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rooflab import ops
@@ -36,7 +36,8 @@ class Paths:
     products with Q8_0 weights, and on a Hopper a short prompt's with INT4, by the course's kernels, without
     making FP16 weights of them first. embed: all of a prompt's embeddings in one launch, not one each. fused:
     on a Hopper products with Q8_0 weights by blocks that stay, and gates applied on the way, of FP16 weights
-    too where a prompt is long.
+    too where a prompt is long. last: the last layer, once it has left its keys and values, for the last token
+    alone, whose logits are asked for.
     """
 
     decode: str = ""
@@ -46,6 +47,7 @@ class Paths:
     mmq: bool = True
     embed: bool = True
     fused: bool = True
+    last: bool = True
 
     def gates_in_product(self, format: str, n: int) -> bool:
         """Whether a Hopper's product of n tokens applies the gates itself: with Q8_0 weights as they are, and
@@ -64,14 +66,17 @@ SHORT = 768
 GATED = 768
 
 # The prefill ladder: each takes one step more.
+_WHOLE = Paths(last=False)
+_BY_TORCH = replace(_WHOLE, graph=False, rows=False, embed=False, fused=False)
 PROMPTS = {
-    "1_scalar": Paths(graph=False, rows=False, attention="1_scalar", mmq=False, embed=False, fused=False),
-    "2_mmq": Paths(graph=False, rows=False, attention="1_scalar", embed=False, fused=False),
-    "3_flash": Paths(graph=False, rows=False, embed=False, fused=False),
-    "4_rows": Paths(graph=False, embed=False, fused=False),
-    "5_embed": Paths(graph=False, fused=False),
-    "6_graph": Paths(fused=False),
-    "7_fused": Paths(),
+    "1_scalar": replace(_BY_TORCH, attention="1_scalar", mmq=False),
+    "2_mmq": replace(_BY_TORCH, attention="1_scalar"),
+    "3_flash": _BY_TORCH,
+    "4_rows": replace(_BY_TORCH, rows=True),
+    "5_embed": replace(_WHOLE, graph=False, fused=False),
+    "6_graph": replace(_WHOLE, fused=False),
+    "7_fused": _WHOLE,
+    "8_last_token": Paths(),
 }
 
 
@@ -245,13 +250,16 @@ class Engine(Decoder):
             self._rmsnorm(residual, branch, 2 * layer, x)
             rows = self._product("qkv", layer, x)
             self._rope(layer, rows, queries, keys[start:end], values[start:end], start)
+            if self.paths.last and layer + 1 == shape.layers:  # what is left to do concerns no other token
+                start, n = end - 1, 1
+                residual, x, queries, out = (each[-1:] for each in (residual, x, queries, out))
             self._attention(queries, keys, values, start, end, out)
             branch = self._product("out", layer, out.reshape(n, shape.attended))
             self._rmsnorm(residual, branch, 2 * layer + 1, x)
             both = self._product("gate_up", layer, x)
             branch = self._product("down", layer, self._silu_mul(both))
         state.residual[...] = residual[-1] + branch[-1]
-        state.tokens[start:end] = ids
+        state.tokens[end - int(ids.shape[0]) : end] = ids
         state.position[...] = end
         decoder.head(shape, weights, state, inverse_temperature=self.inverse_temperature, seed=self.seed)
 

@@ -37,11 +37,14 @@ class Drafts:
         self.given = zeros((4 + size,), "int32")
         self.chosen = zeros((2, size), "int32")
         self.logits = zeros((size, shape.vocab), "float16")
-        self.held, self._arrived = zeros((2,), "int32"), zeros((1,), "int32")
-        # What the host writes and reads. The step copies it, so that a check is one replay of its graph; from
-        # memory of any other kind a copy would wait for the driver's own staging.
-        self._asked, self._told = (self.given, self.held) if engine.on_cpu else map(_pinned, (4 + size, 2))
+        self._arrived = zeros((1,), "int32")
+        # What the host writes, which the step copies (from memory of any other kind a copy would wait for the
+        # driver's own staging), and what a kernel answers, in the host's memory: it need not wait for more.
+        self._asked = self.given if engine.on_cpu else _pinned(4 + size)
         self._numbers = np.asarray(self._asked)
+        self._told = zeros((2,), "int32") if engine.on_cpu else _pinned(2)
+        self._answer = np.asarray(self._told)
+        self._held = self._told if engine.on_cpu else _seen_by_gpu(self._told)
         self._choice = batch_choice.choice_for(size, self.chain.sms, zeros)
         self._replay: Any = None
 
@@ -51,18 +54,27 @@ class Drafts:
         """
         engine = self.engine
         self._numbers[...] = engine.position, engine.position + 1, 0, 1, *tokens
+        self._answer[0] = -1
         if engine.graph and self._replay is None:
             self._replay = captured(self.step, engine._written())
         self._replay() if engine.graph else self.step()
         if not engine.on_cpu:
-            import torch
-
-            torch.cuda.current_stream(engine.device).synchronize()
-        held, due = self._told.tolist()
+            self._wait()
+        held, due = self._answer.tolist()
         return held, due
 
+    def _wait(self) -> None:
+        """Until the GPU has answered, or has failed: then torch says how."""
+        import torch
+
+        stream = torch.cuda.current_stream(self.engine.device)
+        while not any(self._answer[0] >= 0 for _ in range(100)):  # a query takes as long as many looks
+            if stream.query():
+                stream.synchronize()
+                return
+
     def step(self) -> None:
-        """Launch a check of what the host asked for, on the current stream, and what brings it the answer."""
+        """Launch a check of what the host asked for, on the current stream."""
         chain, state, given = self.chain, self.engine.state, self.given
         if not self.engine.on_cpu:
             given.copy_(self._asked, non_blocking=True)
@@ -76,12 +88,10 @@ class Drafts:
             self.chosen[1],
             self.logits,
             given,
-            held=self.held,
+            held=self._held,
             arrived=self._arrived,
             softcap=softcap,
         )
-        if not self.engine.on_cpu:
-            self._told.copy_(self.held, non_blocking=True)
 
 
 def _pinned(count: int) -> Any:
@@ -89,3 +99,11 @@ def _pinned(count: int) -> Any:
     import torch
 
     return torch.zeros(count, dtype=torch.int32, pin_memory=True)
+
+
+def _seen_by_gpu(pinned: Any) -> Any:
+    """The host's memory as an array that kernels take."""
+    import cupy
+
+    memory = cupy.cuda.UnownedMemory(pinned.data_ptr(), pinned.nbytes, pinned)
+    return cupy.ndarray(tuple(pinned.shape), "int32", cupy.cuda.MemoryPointer(memory, 0))

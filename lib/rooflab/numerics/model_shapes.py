@@ -264,3 +264,19 @@ def prefill_flops(model: Model, n: int) -> int:
     last token only."""
     attention = sum(4 * model.heads * each.head_dim * _causal_pairs(n, each.window) for each in layers(model))
     return 2 * (body(model) * n + head(model)) + attention
+
+
+def unneeded_flops(model: Model, n: int, last: bool = False) -> int:
+    """FLOPs of a prompt that nothing depends on: layers that leave no keys and values need to see its last
+    token alone; with `last` the last layer too, once it has left them.
+    """
+    found, every = 0, layers(model)
+    for place, layer in enumerate(every, 1):
+        if layer.owns_kv and not (last and place == len(every)):
+            continue
+        q = model.heads * layer.head_dim
+        queries = 1 if layer.owns_kv else 2  # their own product is one with keys' and values'
+        weights = model.hidden * (queries * q + 3 * model.mlp + 3 * model.ple)
+        pairs = _causal_pairs(n, layer.window) - min(n, layer.window or n)
+        found += 2 * (n - 1) * weights + 4 * q * pairs
+    return found

@@ -113,7 +113,8 @@ def accept(
     """held [2] int32: how many of tokens [n] int32, up to 31 drafts for position places[0] and after it, are
     the tokens that are due, and the token due after them. Due at first is the best of the state's candidates,
     then what was `chosen` [n] int32, the likeliest after each draft, out of logits [n, vocab] FP16. The state
-    is left as if it had decoded the drafts that hold; `arrived` [1] int32 is zero before and after.
+    is left as if it had decoded the drafts that hold; `arrived` [1] int32 is zero before and after. Of all
+    that is written `held` comes first, and may be the host's memory, where the GPU can reach it.
     """
     n, vocab = (int(size) for size in logits.shape)
     if not 0 < n < 32 or vocab % 8:
@@ -122,7 +123,7 @@ def accept(
     check_array("tokens", tokens, "uint32", n)
     check_array("chosen", chosen, "uint32", n)
     check_array("places", places, "uint32")
-    check_array("held", held, "uint32", 2)
+    check_array("held", held, "uint32", 2, 8)
     check_array("arrived", arrived, "uint32", 1)
     check_array("state.logits", state.logits, "float32", vocab, 16)
     (rung,) = LADDERS["draft_accept"]

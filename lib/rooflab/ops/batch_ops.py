@@ -29,7 +29,16 @@ from rooflab.records.fingerprint import source_of_callable
 
 PLACE = 8.5  # of its ladders among all of them: in the order of the lessons
 ROWS, ROPE, GATE, PARTS = range(4)  # what becomes of a product, as the macro EPILOGUE says
-_MACROS = {"FORMAT": 0, "TOKENS": 8, "WARPS": 4, "CHUNKS": 1, "STAGES": 4, "TILES": 1, "EPILOGUE": 0}
+_MACROS = {
+    "FORMAT": 0,
+    "TOKENS": 8,
+    "WARPS": 4,
+    "CHUNKS": 1,
+    "STAGES": 4,
+    "AHEAD": 4,
+    "TILES": 2,
+    "EPILOGUE": 0,
+}
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "batch_product": (
@@ -39,7 +48,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "batch_product_pdl",
             "weights on their way before x is there, and what follows on the sums",
             defines={**_MACROS, "DRAFTS": 0},
-            dynamic_shared=4 * 4 * 2048 + 2 * 4 * 512,
+            dynamic_shared=4 * 4 * 2048 + 2 * 2 * 4 * 512,
         ),
     ),
     "batch_rmsnorm": (
@@ -111,7 +120,7 @@ def parts_of(n: int, k: int, batch: int, format: str, sms: int) -> int:
 def _refusal(n: int, k: int, batch: int, format: str) -> str:
     return (
         f"batch_product takes up to {MOST} tokens, rows by 16 and k by 64 (INT4: 64 and 128) that up to 16 "
-        f"warps divide evenly, not {batch} and [{n}, {k}] in {format}."
+        f"warps divide evenly and keep x of, not {batch} and [{n}, {k}] in {format}."
     )
 
 
@@ -242,7 +251,7 @@ def attention(
     warps, stages = warps_for(head_dim, capacity, splits, arch)
     (rung,) = LADDERS["batch_attention"]
     macros = {"WARPS": warps, "STAGES": stages, "HEAD_DIM": head_dim, "TOKENS": tokens}
-    shared = max((8 + warps * stages * 32) * 2 * (head_dim + 8), 8 * warps * head_dim * 4)
+    shared = max((8 + warps * stages * 32) * 2 * (head_dim + 8), 8 * warps * (head_dim + 4) * 4)
     by = math.log2(math.e) * (scale or head_dim**-0.5)
     sizes = [ctypes.c_int(size) for size in (capacity, heads, kv_heads)]
     arguments = [q, k, v, out, length, *sizes, ctypes.c_float(by)]
@@ -290,7 +299,7 @@ def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
     else:
         for format, n, k, batch, then in (
             ("fp16", 80, 448, 9, ROWS), ("fp16", 64, 512, 3, PARTS), ("q8_0", 48, 256, 8, ROWS),
-            ("q8_0", 32, 192, 20, PARTS), ("int4_g128", 128, 256, 5, ROWS), ("int4_g128", 64, 512, 17, PARTS),
+            ("q8_0", 32, 192, 20, PARTS), ("int4_g128", 64, 2304, 5, ROWS), ("int4_g128", 64, 512, 17, PARTS),
             *((format, n, 256, batch, then) for format in decoder.FORMATS
               for n, batch, then in ((192, 12, GATE), (256, 3, ROPE))),
         ):  # fmt: skip

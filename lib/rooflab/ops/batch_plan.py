@@ -12,25 +12,30 @@ from rooflab.ops import decoder, sms
 from rooflab.ops.decoder_plan import LARGE, LONG
 
 MOST = 32  # tokens whose x fits in registers
-_CHUNK = 64  # of k that a warp multiplies at a time
-_SLOT = (2048, 1280, 640)  # bytes of a ring that a chunk of 16 rows takes, with scales: FP16, Q8_0, INT4
-_BYTES = (2048, 1088, 528)  # the same in memory
+_CHUNK = (64, 64, 128)  # of k that a warp multiplies at a time: FP16, Q8_0, INT4
+_BYTES = (2048, 1088, 1056)  # that a chunk of 16 rows takes in memory, with scales
+_X_OF_CHUNK = (8, 8, 20)  # registers that x of a chunk and eight tokens takes, and what sums begin with
 # What the division is chosen by, of an H200: bytes a us from memory and from L2, in all and to an SM.
 _MEMORY, _SM, _L2, _SM_L2 = 4.69e6, 4.5e4, 5.5e6, 9e4
-_WARPS = 12  # of a block, or as near to it as k allows
+_WARPS = 13  # of a block, or as near to it as k allows: sixteen rather than eight
+# What copies of Q8_0 take by how many chunks' scales come at a time, over what they take where that is four.
+_SPANS = {4: 1.0, 2: 1.1, 1: 2.0}
 _STEP_US = 0.15  # from weights in shared memory to products, of the chunks that a warp takes at a time
 _COLUMN_US = 0.05  # the same for eight tokens more
 _SUM_US = 0.1  # to add up a tile's sums
 _PART_US = 0.009  # to write a token's part of k apart and read it again
 _AHEAD_US = 1.0  # of bringing weights that pass while the kernel before still runs
-# KiB of weights under way a block, by format, the fastest on an H200. Up to 16 tokens of FP16 or INT4 so many
-# that two kernels' blocks do not share an SM, which leaves other SMs without one; beyond, registers
-# of x see to that, and a ring that is filled sooner lets the kernel before have the memory for longer.
-_RING, _WIDE_RING = (128, 96, 128), (96, 64, 48)
+# KiB of weights under way a block, by format, the fastest on an H200. Up to 16 tokens of FP16 or Q8_0 so many
+# that two kernels' blocks do not share an SM, which leaves other SMs without one; INT4's are few enough to.
+# Beyond, registers of x see to that, and a ring that is filled sooner lets the kernel before have the memory
+# for longer.
+_RING, _WIDE_RING = (128, 96, 66), (96, 64, 48)
+_PATIENT = 0.6  # of a ring that is asked for before x is there, after a kernel that reads much itself
 # Columns of eight tokens, of one tile or more, that warps add up between two barriers: more where many tokens
 # meet weights of few bytes, whose barriers would follow each other sooner.
 _TOGETHER, _QUICK = 4, 8
-_X_WORDS, _OTHERS = 160, 80  # registers of x a thread at most, and what it needs beside them
+_X_WORDS, _OTHERS = 160, 64  # registers of x a thread at most, and what it needs beside them
+_WIDE_FP16 = 8  # more of these, with FP16 weights and more than 16 tokens
 
 
 class Plan(NamedTuple):
@@ -48,19 +53,23 @@ def plan_for(n: int, k: int, batch: int, format: str, divided: bool, sms: int) -
     that the kernel does not take.
     """
     kind, columns = decoder.FORMATS.index(format), math.ceil(batch / 8)
-    rows, whole = (64, 128) if kind == 2 else (16, _CHUNK)
-    if n % rows or k % whole or n >= 1 << 24 or not 0 < batch <= MOST:
+    rows, chunk = 64 if kind == 2 else 16, _CHUNK[kind]
+    if n % rows or k % chunk or n >= 1 << 24 or not 0 < batch <= MOST:
         return None
     tiles, found = n // 16, []
+    others = _OTHERS + _WIDE_FP16 * (kind == 0 and columns > 2)
     for splits in range(1, min(sms, 16 if divided else 1) + 1):
-        fits = [w for w in range(1, 17) if k % (_CHUNK * splits * w) == 0]
-        fits = [w for w in fits if 8 * columns * (k // (_CHUNK * splits * w)) <= _room(w)]
+        fits = [w for w in range(1, 17) if k % (chunk * splits * w) == 0]
+        words = _X_OF_CHUNK[kind] * columns
+        fits = [w for w in fits if words * (k // (chunk * splits * w)) <= _room(w, others)]
         if not fits:
             continue
-        warps = min(fits, key=lambda w: abs(w - _WARPS))
+        # Q8_0's scales come 16 bytes at a time where a warp has a multiple of four chunks.
+        in_fours = [w for w in fits if kind == 1 and w >= 7 and k // (chunk * splits * w) % 4 == 0]
+        warps = min(in_fours or fits, key=lambda w: abs(w - _WARPS))
         least = math.ceil(tiles / (sms // splits))
         for turns in range(least, least + 3):
-            plan = Plan(math.ceil(tiles / turns), splits, warps, k // (_CHUNK * splits * warps))
+            plan = Plan(math.ceil(tiles / turns), splits, warps, k // (chunk * splits * warps))
             found.append((round(cost(plan, turns, k, batch, kind), 3), plan))
     return min(found)[1] if found else None
 
@@ -71,22 +80,48 @@ def cost(plan: Plan, turns: int, k: int, batch: int, kind: int) -> float:
     """
     blocks, splits, _, each = plan
     pace = pace_of(each, batch)
-    x, chunks = 2 * batch * k / splits, turns * k / (_CHUNK * splits)
+    x, chunks = 2 * batch * k / splits, turns * k / (_CHUNK[kind] * splits)
     read = max(x / _SM_L2, x * blocks * splits / _L2)
     stream = chunks * _BYTES[kind] * max(blocks * splits / _MEMORY, 1 / _SM)
-    ahead = min(_AHEAD_US + read, stream * min(1.0, _ring(batch, kind) / (chunks * _SLOT[kind])))
+    stream *= _SPANS[span_of(each)] if kind == 1 else 1.0
+    ahead = min(_AHEAD_US + read, stream * min(1.0, _ring(batch, kind) / (chunks * slot_of(each, kind))))
     multiply = turns * each / pace * (_STEP_US + (math.ceil(batch / 8) - 1) * _COLUMN_US)
     return read + max(stream - ahead, multiply) + turns * _SUM_US + splits * batch * _PART_US
 
 
 def pace_of(chunks: int, batch: int) -> int:
     """Chunks that a warp multiplies at a time, as the kernel's PACE: columns of many tokens alternate."""
-    return 1 if batch > 16 else next(pace for pace in (3, 2, 1) if chunks % pace == 0)
+    return (
+        1
+        if batch > 16
+        else tall_of(chunks, batch)
+        if chunks == 1
+        else next(p for p in (3, 2, 1) if chunks % p == 0)
+    )
 
 
-def _room(warps: int) -> int:
-    """Registers of x that a thread has in a block of so many warps, one to a multiprocessor of 65536."""
-    return min(_X_WORDS, 65536 // (32 * warps) - _OTHERS)
+def tall_of(chunks: int, batch: int) -> int:
+    """Tiles that a warp multiplies at a time, as the kernel's TALL."""
+    return 2 if chunks == 1 and batch <= 16 else 1
+
+
+def span_of(chunks: int) -> int:
+    """Chunks of Q8_0 whose scales come in one copy, of those that a warp has, as the kernel's SPAN."""
+    return next(count for count in (4, 2, 1) if chunks % count == 0)
+
+
+def slot_of(chunks: int, kind: int) -> int:
+    """Bytes of a ring that a chunk takes, as the kernel's SLOT: of Q8_0 with room for the scales of as many
+    chunks as are copied together, one, two or four.
+    """
+    return (2048, 1024 + 64 * span_of(chunks), 1152)[kind]
+
+
+def _room(warps: int, others: int) -> int:
+    """Registers of x that a thread has beside `others` in a block of so many warps, one to a multiprocessor
+    of 65536, which gives them to four warps at a time.
+    """
+    return min(_X_WORDS, 65536 // (128 * math.ceil(warps / 4)) - others)
 
 
 def _ring(batch: int, kind: int) -> int:
@@ -94,16 +129,26 @@ def _ring(batch: int, kind: int) -> int:
     return 1024 * (_RING if batch <= 16 else _WIDE_RING)[kind]
 
 
+def _ahead(stages: int, pace: int, plan: Plan, kind: int) -> int:
+    """Chunks of weights that a warp asks for before x is there. A product whose k is divided follows one of
+    many rows, whose own weights come sooner if not all of the next one's are asked for already.
+    """
+    return stages if kind == 0 or plan.splits == 1 else max(1, int(_PATIENT * stages / pace)) * pace
+
+
 def macros_for(plan: Plan, n: int, batch: int, kind: int, arch: str) -> tuple[dict[str, int], int]:
     """The macros of a product that is divided so, and its bytes of dynamic shared memory."""
     columns, turns = math.ceil(batch / 8), math.ceil(n // 16 / plan.blocks)
     pace = pace_of(plan.chunks, batch)
     tiles = min((_QUICK if kind and batch > 16 else _TOGETHER) // columns, turns) or 1
-    sums, stage = 2 * tiles * plan.warps * columns * 512, plan.warps * _SLOT[kind]
-    budget = min(_ring(batch, kind), _SHARED_KIB.get(arch, 48) * 1024 - 1024 - sums)
-    stages = max(1, min(budget // (stage * pace), turns * plan.chunks // pace)) * pace
+    tiles += tiles % tall_of(plan.chunks, batch)
+    sums, stage = 2 * tiles * plan.warps * columns * 512, plan.warps * slot_of(plan.chunks, kind)
+    most = _SHARED_KIB.get(arch, 48) * 1024 - 1024 - sums
+    budget = min(_ring(batch, kind), most)
+    wanted = max(budget // (stage * pace), 2)  # copies of some while others are multiplied
+    stages = max(1, min(wanted, most // (stage * pace), math.ceil(turns * plan.chunks / pace))) * pace
     found = {"TOKENS": 8 * columns, "WARPS": plan.warps, "CHUNKS": plan.chunks, "STAGES": stages}
-    return {**found, "TILES": tiles}, stages * stage + sums
+    return {**found, "AHEAD": _ahead(stages, pace, plan, kind), "TILES": tiles}, stages * stage + sums
 
 
 def takes(shape: decoder.Shape, format: str, head_format: str, batch: int, sms: int) -> bool:

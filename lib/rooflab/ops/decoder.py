@@ -41,7 +41,7 @@ QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD = range(6)
 # Rungs that take many tokens in one launch.
 PERSISTENT = (
     *("3_persistent", "4_tma", "5_prefetch_at_barrier", "6_producer_warps"),
-    *("7_split_k", "8_tensor_attention", "9_flags_in_data"),
+    *("7_split_k", "8_tensor_attention", "9_flags_in_data", "10_int4_bytes"),
 )
 PLACE = 7  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {"decode_step": decoder_rungs.STEP}

@@ -15,7 +15,7 @@ FORMATS = ("fp16", "q8_0", "int4_g128")  # in the order of the macro FORMAT
 LARGE = 4096  # values of a hidden state from which on a step draws all the power that a card may
 LONG = 2048  # tokens of a context from which on rung 8 attends faster
 # Slots that a warp holds back in 5_prefetch_at_barrier, and that the first warp does, as an H200 likes it;
-# "split" where matrices are divided along k.
+# "split" where matrices are divided along k, but for long rows and codes that are multiplied as bytes.
 _HELD = {"fp16": (4, 4), "q8_0": (2, 2), "int4_g128": (0, 3), "int4_g128 split": (1, 3)}
 _CHUNK = (64, 128, 128)  # of k, a format each
 
@@ -44,7 +44,8 @@ def shared_of(shape: Shape, macros: Mapping[str, int], boxes: bool = False) -> i
     widest = widest_of(shape, macros)
     formats = {macros["FORMAT"], macros["HEAD_FORMAT"]}
     slot = (2048 if formats == {0} else 2304) + (8 if boxes else 16 if producers else 0)
-    floats = math.ceil(widest / (32 if 1 in formats else 128) / 4) * 4 + macros["SLOTS"] * warps * 16
+    group = 32 if 1 in formats else 64 if "INT4_BYTES" in macros and 2 in formats else 128
+    floats = math.ceil(widest / group / 4) * 4 + macros["SLOTS"] * warps * 16
     words = math.ceil((warps + 2) / 4) * 4 + math.ceil(warps / 4) * 4
     tables = 6 * 64 + 6 * 32 * warps + (16 if producers else 8)
     return 2 * widest + 4 * (floats + words) + tables + warps * macros["STAGES"] * slot
@@ -100,6 +101,8 @@ def macros_for(
         macros["IDLE_DEPTH"] = 4 if format == "fp16" else 3
     if "HELD_BACK" in macros:
         each, first = _HELD["int4_g128 split" if splits_k(rung) and format == "int4_g128" else format]
+        if splits_k(rung) and format == "int4_g128" and ("INT4_BYTES" in macros or shape.hidden >= LARGE):
+            each = first = 0
         macros["HELD_BACK"] = given.get("HELD_BACK", min(each, macros["STAGES"] - 1))
         macros["FIRST_HELD"] = given.get("FIRST_HELD", min(first, macros["STAGES"]))
     return macros
@@ -129,6 +132,9 @@ def split_for(rung: Rung, shape: Shape, format: str, blocks: int | None, arch: s
 HELD_BY_POWER = {"q8_0": "6_producer_warps", "fp16": "7_split_k"}
 
 
+FLAGGED = ("9_flags_in_data", "10_int4_bytes")  # rungs without barriers between phases
+
+
 def has_boxes(rung: Rung) -> bool:
     return rung.name == "4_tma"
 
@@ -145,14 +151,14 @@ def fastest(shape: Shape, format: str, arch: str, context: int = 0) -> str:
         return "8_tensor_attention"
     if shape.hidden >= LARGE and format in HELD_BY_POWER:
         return HELD_BY_POWER[format]
-    return "9_flags_in_data"
+    return "10_int4_bytes" if format == "int4_g128" and shape.hidden < LARGE else "9_flags_in_data"
 
 
 def blocks_for(shape: Shape, format: str, sms: int) -> int:
     """How many blocks to decode with on so many SMs: all, or with INT4 and barriers as few as leave the
     busiest block of every phase of a layer as much to do, so that there is less to wait for.
     """
-    if format != "int4_g128" or fastest(shape, format, ops.known_arch()) == "9_flags_in_data":
+    if format != "int4_g128" or fastest(shape, format, ops.known_arch()) in FLAGGED:
         return sms
     units = [n // 16 for name, (n, _) in shape.matrices.items() if name != "head"]
     each = [math.ceil(count / sms) for count in units]

@@ -103,4 +103,17 @@ STEP: tuple[Rung, ...] = (
         dynamic_shared=59232,
         changes="7_split_k",
     ),
+    Rung(
+        "decode_step",
+        "10_int4_bytes",
+        "decode_step_int4_bytes",
+        "9_flags_in_data, with codes of INT4 multiplied as bytes",
+        defines={
+            **_MACROS,
+            **{"OUT_SLABS": 2, "DOWN_SLABS": 2, "PRODUCERS": 4, "DEPTH": 12, "IDLE_DEPTH": 4},
+            **{"HELD_BACK": 1, "FIRST_HELD": 2, "FLAGS_IN_DATA": 1, "INT4_BYTES": 1},
+        },
+        archs=PORTABLE[1:],
+        dynamic_shared=59232,
+    ),
 )

@@ -31,6 +31,7 @@ _CHANGES = {
     "7_split_k": "As 6, in INT4 as 5; two products are cut along k, so that all SMs have work.",
     "8_tensor_attention": "As 7; attention on the tensor cores.",
     "9_flags_in_data": "As 7; numbers carry flags, and no barrier separates phases.",
+    "10_int4_bytes": "As 9; codes of INT4 are multiplied as bytes.",
 }
 
 

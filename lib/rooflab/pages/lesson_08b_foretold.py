@@ -151,7 +151,7 @@ def foretold(climbs: dict[str, Any], lab: Lab) -> None:
     text = f"Of its predicted rate `{low.impl}` reaches {low.off:.0%}, the least, and `{high.impl}` "
     text += f"{high.off:.0%}, the most."
     by = climb.set_index("impl").predicted
-    if high.off > NEAR and high.impl in ("5_embed", "6_graph", "7_fused"):
+    if high.off > NEAR and high.impl in ("5_embed", "6_graph", "7_fused", "8_last_token"):
         text += f" The products of `{high.impl}` were predicted from the time of a slower kernel of ours"
         slower = {"1_scalar", "2_mmq"} <= set(by.index) and by["2_mmq"] < by["1_scalar"]
         text += ", which is also why `2_mmq` is predicted slower than `1_scalar`." if slower else "."

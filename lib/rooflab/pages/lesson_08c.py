@@ -203,17 +203,20 @@ def takeaway(rows: Rows, here: Lab) -> None:
     )
 
 
-_ENGINES = {"gemma": "graph", "products": "graph", decode.RUNGS[-1]: "one"}  # launches
+_ENGINES = {"gemma": "graph", "products": "graph"} | dict.fromkeys(decode.RUNGS[:-3:-1], "one")  # launches
 
 
 def decoders(here: Lab) -> Rows:
-    """Gemma's tokens and other models': by the engine of the same kind, and by the last rung of lesson 08."""
+    """Gemma's tokens and other models': by the engine of the same kind, and by lesson 08's last rung that was
+    measured in that format and after so many tokens.
+    """
     rows = ablation.named(here.store.read("decode"))
     rows = rows[rows["impl"].isin(_ENGINES) & (rows["batch"] == 1) & rows["usual"] & rows["tok_s"].notna()]
     called = rows["model"] + ", " + rows["impl"].map(_ENGINES)
-    return rows.assign(called=called).sort_values(
-        ["impl", "model"], key=lambda of: of != "gemma", kind="stable"
+    rows = rows.assign(called=called).sort_values(
+        "impl", key=lambda of: of.map([*_ENGINES].index), kind="stable"
     )
+    return rows.drop_duplicates(["called", "format", "seq"])
 
 
 def explore(here: Lab) -> Any:

@@ -241,6 +241,7 @@ _SWITCHES = {
     "mmq": "a prompt's products read quantised weights, or make FP16 weights of them first",
     "embed": "all embeddings of a prompt in one launch, or one launch each",
     "fused": "on Hopper: products whose blocks take tile after tile and apply the MLP's gating themselves",
+    "last": "the last layer for the last token of a prompt alone, or for all",
 }
 
 

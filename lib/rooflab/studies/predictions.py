@@ -225,14 +225,15 @@ def _prompt_gpu_us(known: Known, model: str, format: str, n: int, paths: engine.
     shape, machine = spec.shape, known.machine
     name = _MANY[format] if paths.mmq or format != "q8_0" else "two_op"
     how = perf_model.strategy(format, name)
+    whole = shape.layers - paths.last  # layers whose every product is of all tokens
     total = sum(
-        shape.layers * perf_model.us(how, rows_, k, n, machine, known.fit)
+        (shape.layers if part == "qkv" else whole) * perf_model.us(how, rows_, k, n, machine, known.fit)
         for part, (rows_, k) in shape.matrices.items()
         if part != "head"
     )
     total += model_shapes.head(sizes) * model_shapes.WEIGHT_BYTES[format] / machine.gb_s / 1e3
     pairs = roofline.attention_pairs(n, n)
-    work = shape.layers * roofline.attention_flops(pairs, shape.heads, shape.head_dim)
+    work = whole * roofline.attention_flops(pairs, shape.heads, shape.head_dim)
     rates = known.attention.get(flash) or {0: machine.peaks["fp16_tensor"]}
     nearest = min(rates, key=lambda seq: abs(seq - n))
     total += work / rates[nearest] / 1e6

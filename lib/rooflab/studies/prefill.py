@@ -75,20 +75,6 @@ def ways(format: str) -> list[str]:
     return [name for name in engine.PROMPTS if name != "2_mmq" or format == "q8_0"]
 
 
-def skipped(model: model_shapes.Model, n: int) -> int:
-    """FLOPs of a prompt that nothing depends on: layers that leave no keys and values need to see its last
-    token alone.
-    """
-    found = 0
-    for layer in model_shapes.layers(model):
-        if not layer.owns_kv:
-            q = model.heads * layer.head_dim
-            weights = model.hidden * (2 * q + 3 * model.mlp + 3 * model.ple)
-            pairs = roofline.attention_pairs(n, n, window=layer.window) - min(n, layer.window or n)
-            found += 2 * (n - 1) * weights + 4 * q * pairs
-    return found
-
-
 def rounds(case: Case) -> bool:
     """Whether products of a way multiply Q8_1 instead of FP16; of the other decoder's those of the last
     token, which goes through the layers without a cache alone.
@@ -169,7 +155,9 @@ class Prefill(Study):
         model, seq = model_shapes.get(case.model), case.seq or 0
         moved = model_shapes.weight_bytes(model, case.format, decode.head_of(case))
         moved += seq * model_shapes.kv_bytes_per_token(model)
-        return Count(int(moved), model_shapes.prefill_flops(model, seq) - skipped(model, seq), "fp16_tensor")
+        own = case.kind == "own" and case.model != decode.GEMMA
+        unneeded = model_shapes.unneeded_flops(model, seq, own and engine.PROMPTS[case.impl].last)
+        return Count(int(moved), model_shapes.prefill_flops(model, seq) - unneeded, "fp16_tensor")
 
     def predict(self, case: Case, context: Context) -> float | None:
         known = predictions.known(context.device)

@@ -198,19 +198,29 @@ def _used(whole: str, headers: dict[str, str]) -> set[str]:
     return used
 
 
-def _inlined(text: str, headers: dict[str, str], seen: dict[str, None]) -> str:
+def _inlined(text: str, headers: dict[str, str], seen: dict[str, bool], under_if: bool = False) -> str:
     """A source with each header in the place where it is first included, directly or through another one;
-    `seen` collects their names in that order.
+    `seen` collects their names in that order, and whether the compiler reads each in any case. One between
+    #if and #endif has a guard of its own: the other branch may include it, too.
     """
-
-    def body(found: re.Match[str]) -> str:
-        name = found[1]
-        if name not in headers or name in seen:
-            return "" if name in seen else found[0]
-        seen[name] = None
-        return _inlined(headers[name].replace("#pragma once\n", ""), headers, seen)
-
-    return re.sub(r'^#include "([^"]+)"$', body, text, flags=re.MULTILINE)
+    lines, depth = [], 0
+    for line in text.split("\n"):
+        depth += line.startswith("#if")
+        depth -= line.startswith("#endif")
+        found = re.fullmatch(r'#include "([^"]+)"', line)
+        if not found or found[1] not in headers:
+            lines.append(line)
+            continue
+        name, maybe = found[1], under_if or depth > 0
+        if seen.get(name):
+            lines.append("")
+            continue
+        guarded = maybe or name in seen
+        seen[name] = not maybe
+        body = _inlined(headers[name].replace("#pragma once\n", ""), headers, seen, maybe)
+        guard = "INLINED_" + re.sub(r"\W", "_", name)
+        lines.append(f"#ifndef {guard}\n#define {guard}\n{body}\n#endif" if guarded else body)
+    return "\n".join(lines)
 
 
 def of(rung: Rung) -> Iterator[Mutant]:
@@ -220,7 +230,7 @@ def of(rung: Rung) -> Iterator[Mutant]:
     whole = rung.path.read_text()
     own = f"{rung.operator}/{rung.name}.cu"
     headers = portable_headers(whole)
-    used, order = _used(whole, headers), dict[str, None]()
+    used, order = _used(whole, headers), dict[str, bool]()
     _inlined(whole, headers, order)
     groups = {own: [(own, whole, [(0, len(whole))])]}
     for name in order:

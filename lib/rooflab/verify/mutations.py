@@ -205,6 +205,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "guard",
         "first < last",
     ): "a block without tiles reads what it would rotate with, and rotates nothing",
+    (
+        "common/batch_heads.cuh",
+        "clamp",
+        "token + d",
+    ): "what a token beyond the last would be rotated with is not used",
     ("batch_rmsnorm/1_pdl", "overrun", "prefetch_l2"): "a prefetch leaves every value as it is",
     ("all_reduce_rmsnorm/1_pdl", "overrun", "prefetch_l2"): "a prefetch leaves every value as it is",
     ("common/slabs.cuh", "dirty", "row_sum = 0"): _RESCALED,
@@ -231,10 +236,15 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "wait<0>",
     ): "every copy that was started has been multiplied by then",
     (
-        "decode_step/9_flags_in_data",
+        "decode_step/10_int4_bytes",
         "wait",
         "wait<0>",
     ): "every copy that was started has been multiplied by then",
+    (
+        "common/decoder/stream_cp_async.cuh",
+        "guard",
+        "lane < INT4_SCALES",
+    ): "one lane more copies to a part of the slot that nothing reads",
     (
         "common/decoder/ring_producers.cuh",
         "wait",
@@ -255,11 +265,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "rescale",
         "row_max[i] - new_max",
     ): "the first parts, which are merged together, rescale nothing; long contexts have a test",
-    (
-        "decode_step/5_prefetch_at_barrier",
-        "guard",
-        "warp < WARPS",
-    ): "a block without producers has no more warps",
     (
         "decode_step/7_split_k",
         "guard",

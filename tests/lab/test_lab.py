@@ -174,6 +174,8 @@ def test_what_could_not_run_is_recorded_as_skipped_and_left_out_of_replay(tmp_pa
     assert len(said) == 2 * len(cases)
     newer = {"gpu": "NVIDIA H200", "driver": "580", "commit": "0123456789ab"}
     monkeypatch.setattr(session, "run_facts", lambda *_: newer)
+    tried = lab.stale(Picky(), cases)
+    assert {case.kind for case in cases if case.id in tried} == {"own"}, "a peer's code is not ours"
     lab.measure("bandwidth", cases)
     assert len(said) == 3 * len(cases), "other code may run what could not run before"
 

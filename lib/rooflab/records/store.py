@@ -266,10 +266,12 @@ class Store:
         return _agree(run, run_facts, ("gpu", "driver")) and fresh(row["identity"], identity)
 
     def why_skipped(self, study: str, case: str, run_facts: Mapping[str, Any]) -> str | None:
-        """Why `case` (an id) was skipped, if it was and the GPU, driver, libraries and commit that it was
-        skipped under are those of `run_facts`; else None."""
+        """Why `case` (an id) was skipped, if it was and GPU, driver, libraries and, but for a peer, commit
+        are those of `run_facts`; else None.
+        """
         row, run = self._row_and_run(study, case)
-        if not row["identity"].startswith(SKIPPED) or not _agree(run, run_facts, SURROUNDINGS):
+        names = [name for name in SURROUNDINGS if name != "commit" or row["kind"] != "peer"]
+        if not row["identity"].startswith(SKIPPED) or not _agree(run, run_facts, names):
             return None
         return row["identity"].removeprefix(SKIPPED)
 

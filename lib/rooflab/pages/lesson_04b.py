@@ -183,7 +183,7 @@ def ladder_times(shown: Rows, large: Any, gpu: str) -> None:
     shown["of"] = shown["error"] / shown["error_budget"]
     shown["spread"] = (shown["q3_us"] - shown["q1_us"]) / shown["median_us"]
     names = {"impl": "Rung or baseline", "of": "Error ÷ allowed"}
-    names |= {"predicted_us": "Bytes ÷ datasheet (µs)", "median_us": "Median (µs)"}
+    names |= {"predicted_us": "Bytes ÷ data sheet's rate (µs)", "median_us": "Median (µs)"}
     names |= {"spread": "Quartiles apart", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
     forms |= {"of": "{:.2f}", "spread": "{:.1%}"}
@@ -352,7 +352,8 @@ def stalls(one_token: Rows) -> None:
     one_token = labelled(one_token).assign(slot=100 * one_token["issue_active"])
     forms = dict.fromkeys(names, "{:.0f}") | {"impl": ""}
     forms |= {name: "{:.1f}" for name in names if name.startswith("stall_")}
-    title = "What is busy, and how many cycles a warp waits for each instruction"
+    title = "What is busy, by the profiler (its own clock, without a kernel's start and end), and how many "
+    title += "cycles a warp waits for each instruction"
     display.table(one_token, names, forms, title, folded=True)
 
 

@@ -116,8 +116,10 @@ def untuned_end(own: Rows, best: Any) -> str:
     text = f" Only that bar is tuned; untuned, the ladder ends at {end['median_us']:.0f} µs ({end['impl']})."
     constants = rung.with_defaults({})
     if (constants | _options(best)).get("ROW_WARPS", 0) == 1 < constants.get("ROW_WARPS", 0):
-        text += f" Tuned, rung {rung.name.partition('_')[0]} no longer shares x between groups of warps, the "
-        text += "idea that names it; what is left is its ring of slots."
+        text += (
+            f" Tuned, rung {rung.name.partition('_')[0]} gives up the idea that names it: a block has one "
+        )
+        text += "group of warps, so none share x."
     return text
 
 

@@ -187,7 +187,8 @@ def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
     plain = listed(f"{name}" for name in bounds[bounds.plain].way)
     caption = (
         f"{n:,} × {k:,} on {gpu}, by the bound alone. An empty ridge: the kernel is chosen for fewer tokens, "
-        "or has none, as the loop, which reads the weights again for each token. A ridge of 1: the kernel "
+        "or has none, as the loop, which reads the weights again for each token. Two-op's ridge: where "
+        "multiplying takes longer than unpacking. A ridge of 1: the kernel "
         f"computes whole tiles of many tokens, full or not. A library's kernel multiplies in {plain}."
     )
     title = f"All {len(bounds)} kernels: what each does, and its bound"
@@ -235,10 +236,11 @@ def over_bound(lab: Lab, rows: Rows, shape: Any, gpu: str, n: int, k: int) -> No
     plot.label_ends(ax)
     most, name, tokens = max(said)
     says = f"{title}, {n:,} × {k:,} on {gpu}, {plot.dates(pd.concat(seen))}; each kernel has a bound of its "
-    says += (
-        f"own. Farthest from it: {name}, {most:.1f} times at {counted(tokens, 'token')}. A low curve is near "
+    says += f"own. Of these the farthest from it: {name}, {most:.1f} times at {counted(tokens, 'token')}. A "
+    plot.show(
+        fig,
+        f"{says}low curve is near its bound, not fast: two-op's bound has the bytes of writing FP16 weights.",
     )
-    plot.show(fig, f"{says}its bound, not fast: two-op's bound has the bytes of writing FP16 weights.")
 
 
 def prediction_judged(

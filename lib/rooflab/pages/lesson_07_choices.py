@@ -139,8 +139,8 @@ def gains_over_plain(recorded: Rows, lab: Lab) -> None:
     if len(by):
         gains = [f"{row.median:.1f} times as fast as {row.plain}" for row in by.itertuples()]
         display.say(
-            f"{_over_library(lab)}Over the fallbacks, where the dispatcher takes a kernel of ours, it is, at "
-            f"the median, {listed(gains)}. Two-op (dequantise, then cuBLAS) unpacks the weights for every "
+            f"{_over_library(lab)}Where the dispatcher takes a kernel of ours, not the plain way, it is at "
+            f"the median {listed(gains)}. Two-op (dequantise, then cuBLAS) unpacks the weights for every "
             "product; the cuBLAS of “Other matrices” finds them unpacked, so the gains there are other ones."
         )
 

@@ -107,7 +107,7 @@ def cost_of_a_call(cost: Rows, n: int, k: int) -> None:
             "where "
             f"the kernel alone takes {ours.graph:.0f}, "
             f"one of torch's cuBLAS {torchs.wall:.0f} where it takes {torchs.graph:.0f}"
-            f"{'; the call takes longer than the kernel' if hidden else ''}. "
+            f"{': most of both is the call' if hidden else ''}. "
             "Besides the launch our call checks operands, picks a rung and packs arguments."
         )
         caption = (
@@ -167,7 +167,9 @@ def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) 
     if not pd.isna(behind):
         theirs = published(n, k)
         ahead = "ahead of FP16 at one token and " if (theirs.fused < theirs.cublas).get(1, False) else ""
-        text = "In decode-roofline's published sweep on a laptop, by events, its own fused kernel, "
+        text = (
+            "In the sweep that decode-roofline, lesson 04's project, published of a laptop, its own kernel, "
+        )
         text += "*INT4 loop*, is "
         text += f"{ahead}behind from {behind} on. "
     text += "**INT4 loop is launched, and reads the weights, once for every token**"
@@ -189,8 +191,7 @@ def _read_again(store: Rows, shape: Any, gpu: str) -> str:
         f"beside it and not in this page's sweep, takes {other[1]:.1f} and {other[2]:.1f}"
     )
     if us[1] > crossover.LEVEL * other[1]:
-        text += ". So here it is behind from the first token; what the two show is that its time grows with "
-        text += "the tokens"
+        text += ". So here it is behind from the first token, and its time grows with the tokens"
     return text
 
 

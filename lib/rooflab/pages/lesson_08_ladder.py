@@ -66,7 +66,7 @@ def _in_states(lab: Lab, here: Rows) -> list[str]:
     told = [states.of_a_work(g, f"A token by `{i}` in {ablation.FORMATS[f]}") for (i, f), g in each]
     if not any(told):
         return []
-    said = "Its steps draw all the power that the GPU may, so they are timed *sustained*."
+    said = "A token of this model draws all the power that the GPU may, so it is timed *sustained*."
     few, usual = int(ablation.named(found).steps.max()), int(here.steps.max())
     if few != usual:
         said += (

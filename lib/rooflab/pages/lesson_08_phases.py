@@ -57,8 +57,8 @@ def what_is_left(rows: Rows, climbs: dict[str, Any], roof: Any, gpu: str, clocks
     level = chosen[chosen.median_us <= LEVEL * mine.median_us.min()].sort_values("bytes")
     top = level.iloc[0]  # of those that are level: it has most to gain
     tied = [name for name in dict.fromkeys(level.weights_as) if name != top.weights_as]
-    text = f"`{top.impl}` with {top.weights_as} weights{'' if tied else ', the fastest way,'} makes "
-    text += f"**{top.tok_s:,.0f} tok/s**, {f'level with {listed(tied)}, ' if tied else ''}"
+    text = f"`{top.impl}` with {top.weights_as} weights{'' if tied else ', the fastest with the usual head,'}"
+    text += f" makes **{top.tok_s:,.0f} tok/s**, {f'level with {listed(tied)}, ' if tied else ''}"
     display.say(
         f"{text}{top.roof_fraction:.0%} of the roof on the {gpu}. A token's {top.phases} phases each fetch "
         "numbers from L2, add up, and hand on; no bandwidth shortens these waits. A phase's cost is what it "

@@ -30,12 +30,13 @@ def checks(lab: Lab) -> Rows:
     found["held"] = [drafts.gain(row.cost, _SHARE, int(row.batch), row.draft) for row in found.itertuples()]
     heads = {"weights_as": "weights", "batch": "tokens checked", "median_us": "µs a check"}
     heads |= {"cost": "× one token's time", "share": "% of the roof", "off": "÷ predicted"}
-    heads |= {"draft": "a draft, × one token's time"}
-    heads |= {"held": f"× the tokens/s, {_SHARE:.0%} hold"}
+    heads |= {"draft": "one draft's time ÷ one token's"}
+    heads |= {"held": f"tokens/s ÷ without drafts, if {_SHARE:.0%} hold"}
     forms = {"median_us": "{:,.0f}", "cost": "{:.2f}", "share": "{:.0f}"}
     forms |= dict.fromkeys(("off", "draft", "held"), "{:.2f}")
     for place, (model, mine) in enumerate(found.groupby("model", sort=False)):
-        title = f"Checks of drafts, {model}, {lab.run.gpu}; the last column is computed"
+        title = f"Checks of drafts by {drafts.SMALLER[model]}, {model}, {lab.run.gpu}; the last column is "
+        title += "computed"
         display.table(mine, heads, forms, title, folded=place > 0)
     return found
 
@@ -69,11 +70,11 @@ def explained(found: Rows) -> None:
         text += (
             f"From one token to {few:.0f} the time grows up to {counts[few].max():.2f} times, from {few:.0f} "
             f"to {many:.0f} at most {growth:.2f} times: more tokens cost little, but one token is made by "
-            "lesson 08's single kernel, and a check is a chain of launches. "
+            "lesson 08's fastest way, mostly a single kernel, and a check is a chain of launches. "
         )
     below = found[found["cost"] < 1]
     if len(below):
-        text += f"{len(below)} of {len(found)} checks take less time than one token by lesson 08's kernel, "
+        text += f"{len(below)} of {len(found)} checks take less time than one token by lesson 08's way, "
         text += "though they read the same weights. "
     pays = []
     for (model, weights), mine in found.groupby(["model", "weights_as"], sort=False):

@@ -148,8 +148,8 @@ def foretold(climbs: dict[str, Any], lab: Lab) -> None:
     if kept.empty:
         return
     low, high = kept.iloc[0], kept.iloc[-1]
-    text = f"Of its predicted rate `{low.impl}` reaches {low.off:.0%}, the least, and `{high.impl}` "
-    text += f"{high.off:.0%}, the most."
+    text = f"With {ablation.FORMATS[low.format]} weights `{low.impl}` reaches {low.off:.0%} of its predicted "
+    text += f"rate, the least, and `{high.impl}` {high.off:.0%}, the most."
     by = climb.set_index("impl").predicted
     if high.off > NEAR and high.impl in ("5_embed", "6_graph", "7_fused", "8_last_token"):
         text += f" The products of `{high.impl}` were predicted from the time of a slower kernel of ours"
@@ -174,11 +174,9 @@ def _why(found: Missed) -> str:
     each, thought = (1e3 * ms / found.count for ms in (found.took, found.embeddings))
     text += (
         f"An embedding's call from Python takes {each:.0f} µs; the prediction charged {thought:.0f}, what "
+        "[part 00b](00b_clocks.ipynb) measured for a bare launch. "
+        f"Over {counted(found.count, 'token')} that is {found.took - found.embeddings:.1f} ms too little."
     )
-    text += (
-        f"[part 00b](00b_clocks.ipynb) measured for a bare launch: {found.took - found.embeddings:.1f} ms "
-    )
-    text += f"over {counted(found.count, 'token')}."
     late = found.after - (found.predicted - found.embeddings)
     if late > 0.5:
         text += (
@@ -232,8 +230,9 @@ def _losing(rows: Rows, seqs: list[Any]) -> list[str]:
         lost += [f"at {seq:,} tokens {listed(found)}"] if found else []
     said = [f"Some steps lose: {'; '.join(lost)}. What takes longer there was not traced."] if lost else []
     if near:
+        steps = counted(near, "more step" if lost else "step")
         said.append(
-            f"{counted(near, 'more step')} {'is' if near == 1 else 'are'} slower by the median alone: the "
-            "quartiles overlap those of the step before."
+            f"{steps} {'is' if near == 1 else 'are'} slower by the median alone: the quartiles overlap those "
+            "of the step before."
         )
     return said

@@ -39,10 +39,9 @@ def choice(
     _tokens(canvas, sorted(map(int, there["batch"].unique())), batch, tokens)
     _times(canvas, times)
     said, best = ", ".join(f"{name} {us:.1f}" for name, us in times), times[0][0]
-    says = f"Asked for {FORMATS[format]} weights of {n:,} × {k:,} and {counted(batch, 'token')}. The nearest "
-    says += (
-        f"recorded shape is {shape[0]:,} × {shape[1]:,}; its line for {counted(tokens, 'token')} is read. "
-    )
+    says = f"It is asked for {FORMATS[format]} weights of {n:,} × {k:,} and {counted(batch, 'token')}. "
+    says += f"The nearest recorded shape is {shape[0]:,} × {shape[1]:,}; its line for "
+    says += f"{counted(tokens, 'token')} is read. "
     says += f"There the times in µs are: {said}. So {best} is launched."
     title = f"{FORMATS[format]}, {n:,} × {k:,}, {counted(batch, 'token')}: which kernel?"
     return single(title, says, canvas)

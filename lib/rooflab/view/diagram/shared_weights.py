@@ -48,7 +48,8 @@ def weights_shared(
         canvas.cell(at(operations) - 6, y + 30, 12, 12, "", fill)
         canvas.text(min(at(operations) + 10, left + wide + 6), y + 30, f"{operations:,.0f}", svg.SMALL)
         said.append(
-            f"{name}, {counted(tokens, 'token')}: {operations:,.0f} operations a byte, {bound} decides"
+            f"{name}, {counted(tokens, 'token')}: {counted(round(operations), 'operation')} a byte, {bound} "
+            "decides"
         )
         y += 66
     canvas.line([(at(ridge), 34), (at(ridge), y - 6)], 1.2, dashed=True)

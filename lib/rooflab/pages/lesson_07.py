@@ -305,7 +305,8 @@ def all_columns(swept: dict[Any, Any], gpu: str) -> None:
     rounded = dict.fromkeys(rates, "{:,.0f}") | {"correctness_max_abs": "{:.1e}"}
     inside = []
     for (n, k), table in swept.items():
-        inside.append((table, times, forms, f"Times, {n:,} × {k:,}, {gpu}"))
+        caption = f"Times, {n:,} × {k:,}, {gpu}, at powers of two; the chart has other numbers of tokens, too"
+        inside.append((table, times, forms, caption))
         inside.append(
             (table, rates, rounded, f"The same rows as rates, {n:,} × {k:,}, by the bytes each moves")
         )

@@ -105,14 +105,14 @@ def _code(below: str) -> str:
 
 def at_the_barrier(climbs: dict[str, Any]) -> None:
     """Draw what memory does around a barrier; say what rung 5 gains in FP16, where slots are left for it, and
-    where it gains nothing.
+    in the other formats.
     """
     lesson_08_timeline.barrier_drawn().show()
     _one_format(climbs, _HELD)
 
 
 def producers(climbs: dict[str, Any]) -> None:
-    """Say what rung 6 gains in FP16, and where it gains nothing."""
+    """Say what rung 6 gains in FP16, and in the other formats."""
     _one_format(climbs, _RING)
 
 
@@ -121,8 +121,8 @@ def _one_format(climbs: dict[str, Any], name: str) -> None:
     words = [_gains({here: climbs[here]}, here, name)]
     for format, climb in climbs.items():
         gain = climb.set_index("impl").gain.get(name, float("nan")) if len(climb) else float("nan")
-        if format != here and (_level(gain) or gain < 1):
-            brings = "brings nothing" if _level(gain) else "loses"
+        if format != here and gain == gain:
+            brings = "brings nothing" if _level(gain) else "loses" if gain < 1 else "gains"
             words.append(f"In {ablation.FORMATS[format]} it {brings}: {gain:.2f} times.")
     if said := " ".join(filter(None, words)):
         display.say(said)

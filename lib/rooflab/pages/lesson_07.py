@@ -188,8 +188,8 @@ def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
     caption = (
         f"{n:,} × {k:,} on {gpu}, by the bound alone. An empty ridge: the kernel is chosen for fewer tokens, "
         "or has none, as the loop, which reads the weights again for each token. Two-op's ridge: where "
-        "multiplying takes longer than unpacking. A ridge of 1: the kernel "
-        f"computes whole tiles of many tokens, full or not. A library's kernel multiplies in {plain}."
+        "multiplying takes longer than unpacking. A ridge of 1: the kernel computes whole tiles of many "
+        f"tokens, full or not. A library's kernel multiplies in {plain}."
     )
     title = f"All {len(bounds)} kernels: what each does, and its bound"
     display.fold(title, [(bounds, heads, forms, caption)])
@@ -305,11 +305,10 @@ def all_columns(swept: dict[Any, Any], gpu: str) -> None:
     rounded = dict.fromkeys(rates, "{:,.0f}") | {"correctness_max_abs": "{:.1e}"}
     inside = []
     for (n, k), table in swept.items():
-        caption = f"Times, {n:,} × {k:,}, {gpu}, at powers of two; the chart has other numbers of tokens, too"
-        inside.append((table, times, forms, caption))
-        inside.append(
-            (table, rates, rounded, f"The same rows as rates, {n:,} × {k:,}, by the bytes each moves")
-        )
+        title = f"Times, {n:,} × {k:,}, {gpu}, at powers of two; the chart has other numbers of tokens, too"
+        inside.append((table, times, forms, title))
+        title = f"The same rows as rates, {n:,} × {k:,}, by the bytes each moves"
+        inside.append((table, rates, rounded, title))
     display.fold(f"All columns: times, quartiles, rates and errors of {len(swept)} matrices", inside)
 
 

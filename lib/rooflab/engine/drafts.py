@@ -38,13 +38,11 @@ class Drafts:
         self.chosen = zeros((2, size), "int32")
         self.logits = zeros((size, shape.vocab), "float16")
         self._arrived = zeros((1,), "int32")
-        # What the host writes, which the step copies (from memory of any other kind a copy would wait for the
-        # driver's own staging), and what a kernel answers, in the host's memory: it need not wait for more.
-        self._asked = self.given if engine.on_cpu else _pinned(4 + size)
-        self._numbers = np.asarray(self._asked)
-        self._told = zeros((2,), "int32") if engine.on_cpu else _pinned(2)
-        self._answer = np.asarray(self._told)
-        self._held = self._told if engine.on_cpu else _seen_by_gpu(self._told)
+        # What the host asks with and what a kernel answers are in the host's memory, which the first kernel
+        # reads and the last one writes: no copy stands in a step's way, and the host waits for nothing more.
+        asked, told = (zeros((n,), "int32") if engine.on_cpu else _pinned(n) for n in (4 + size, 2))
+        self._numbers, self._answer = np.asarray(asked), np.asarray(told)
+        self._asked, self._held = (each if engine.on_cpu else _seen_by_gpu(each) for each in (asked, told))
         self._choice = batch_choice.choice_for(size, self.chain.sms, zeros)
         self._replay: Any = None
 
@@ -75,11 +73,11 @@ class Drafts:
 
     def step(self) -> None:
         """Launch a check of what the host asked for, on the current stream."""
-        chain, state, given = self.chain, self.engine.state, self.given
-        if not self.engine.on_cpu:
-            given.copy_(self._asked, non_blocking=True)
+        chain, state, given, asked = self.chain, self.engine.state, self.given, self._asked
         drafts, softcap = given[4:], chain.shape.softcap
-        decoder_ops.embedding(chain.weights.embedding, drafts, out=chain.residual)
+        decoder_ops.embedding(
+            chain.weights.embedding, asked[4:], out=chain.residual, asked=asked, given=given
+        )
         chain.layers(state.cache_k, state.cache_v, given[:1], given[1:2], self.logits)
         batch_choice.sample(self.logits, self.chosen, given[2:4], choice=self._choice, softcap=softcap)
         batch_choice.accept(

@@ -102,7 +102,7 @@ def sample(
 def accept(
     state: State,
     tokens: Any,
-    chosen: Any,
+    best: Any,
     logits: Any,
     places: Any,
     *,
@@ -112,8 +112,8 @@ def accept(
 ) -> Any:
     """held [2] int32: how many of tokens [n] int32, up to 31 drafts for position places[0] and after it, are
     the tokens that are due, and the token due after them. Due at first is the best of the state's candidates,
-    then what was `chosen` [n] int32, the likeliest after each draft, out of logits [n, vocab] FP16. The state
-    is left as if it had decoded the drafts that hold; `arrived` [1] int32 is zero before and after. Of all
+    then the likeliest after each draft, which is among the `best` [parts, n, 2] FP32 that batch_ops.product
+    leaves with logits [n, vocab] FP16. The state is left as if it had decoded the drafts that hold; `arrived` [1] int32 is zero before and after. Of all
     that is written `held` comes first, and may be the host's memory, where the GPU can reach it.
     """
     n, vocab = (int(size) for size in logits.shape)
@@ -121,7 +121,8 @@ def accept(
         raise LaunchError(f"draft_accept takes 1 to 31 tokens and logits by 8, not {n} and {vocab}.")
     check_array("logits", logits, "float16", n * vocab, 16)
     check_array("tokens", tokens, "uint32", n)
-    check_array("chosen", chosen, "uint32", n)
+    parts = int(best.shape[0])
+    check_array("best", best, "float32", 2 * parts * n, 8)
     check_array("places", places, "uint32")
     check_array("held", held, "uint32", 2, 8)
     check_array("arrived", arrived, "uint32", 1)
@@ -130,11 +131,11 @@ def accept(
     threads = rung.defines["THREADS"]
     blocks = min(batch_ops.sms_of(logits), math.ceil(vocab / (8 * threads)))
     written = [held, state.logits, state.position, state.tokens, arrived]
-    numbers = [ctypes.c_int(v) for v in (state.blocks, n, vocab)]
+    numbers = [ctypes.c_int(v) for v in (state.blocks, parts, n, vocab)]
     loaded(rung).launch(
         blocks,
         threads,
-        [state.candidates, tokens, chosen, logits, places, *written, *numbers, ctypes.c_float(softcap)],
+        [state.candidates, tokens, best, logits, places, *written, *numbers, ctypes.c_float(softcap)],
         dependent=batch_ops.arch_of(logits) in ops.DEPENDENT,
     )
     return held

@@ -28,7 +28,7 @@ from rooflab.ops.int4 import Tiles
 from rooflab.records.fingerprint import source_of_callable
 
 PLACE = 8.5  # of its ladders among all of them: in the order of the lessons
-ROWS, ROPE, GATE, PARTS = range(4)  # what becomes of a product, as the macro EPILOGUE says
+ROWS, ROPE, GATE, PARTS, BEST = range(5)  # what becomes of a product, as the macro EPILOGUE says
 _MACROS = {
     "FORMAT": 0,
     "TOKENS": 8,
@@ -117,6 +117,14 @@ def parts_of(n: int, k: int, batch: int, format: str, sms: int) -> int:
     return plan.splits
 
 
+def best_of(n: int, k: int, batch: int, format: str, sms: int) -> int:
+    """Parts of the rows of which a product with BEST leaves the best."""
+    plan = plan_for(n, k, batch, format, False, sms)
+    if plan is None:
+        raise LaunchError(_refusal(n, k, batch, format))
+    return plan.blocks
+
+
 def _refusal(n: int, k: int, batch: int, format: str) -> str:
     return (
         f"batch_product takes up to {MOST} tokens, rows by 16 and k by 64 (INT4: 64 and 128) that up to 16 "
@@ -145,12 +153,14 @@ def product(
     out: Any,
     then: int = ROWS,
     heads: Heads | None = None,
+    best: Any = None,
 ) -> Any:
     """x [batch, k] FP16 times w [n, k] transposed, w an FP16 array, Planes of Q8_0 or Tiles of INT4, sums in
     FP32. `out` by what comes `then`: ROWS [batch, n] FP16; ROPE queries [batch, heads, head_dim] FP16, biased
     and rotated, with keys and values in the cache that `heads` names; GATE, of rows in the order of
     pair_gates, SiLU of the gates times the ups [batch, n / 2] FP16; PARTS [parts_of(...), batch, n] FP32,
-    which add up to the product.
+    which add up to the product; BEST what ROWS leaves, and `best` [best_of(...), batch, 2] FP32, of each
+    part of the rows each token's largest value and, as int32 bits, its row, of equals the first.
     """
     format = format_of(w)
     (batch, k), kind = (int(size) for size in x.shape), decoder.FORMATS.index(format)
@@ -163,6 +173,10 @@ def product(
     (rung,) = LADDERS["batch_product"]
     if (then == ROPE) != (heads is not None):
         raise LaunchError("Heads are what ROPE needs, and nothing else takes them.")
+    if (then == BEST) != (best is not None):
+        raise LaunchError("What is best is what BEST leaves, and nothing else does.")
+    if best is not None:
+        check_array("best", best, "float32", 2 * plan.blocks * batch, 8)
     if heads is not None:
         _, count, head_dim = (int(size) for size in out.shape)
         capacity, *each, kv_heads, _ = (int(size) for size in heads.keys.shape)
@@ -190,6 +204,7 @@ def product(
     macros["DRAFTS"] = int(heads is not None and len(heads.keys.shape) == 3)
     numbers = [ctypes.c_uint(v) for v in (n, k, batch)]
     arguments = [*weights, x, out, *numbers, *more, *(ctypes.c_int(v) for v in sizes)]
+    arguments.append(x if best is None else best)
     function = loaded(rung, tuple(sorted(macros.items())))
     grid, dependent = (plan.blocks, plan.splits), arch_of(x) in ops.DEPENDENT
     function.launch(grid, 32 * plan.warps, arguments, shared=shared, dependent=dependent)

@@ -1,16 +1,14 @@
 import sys
 from rooflab.ops import int4, int4_choice
-SHAPES = [(28672, 8192), (8192, 8192), (10240, 2560), (5120, 5120), (14336, 4096), (1536, 8960), (17920, 1536), (24320, 1280), (3200, 1408), (20480, 6144), (12288, 3072)]
+SHAPES = [(28672, 8192), (8192, 8192), (10240, 2560), (5120, 5120), (14336, 4096), (24320, 1280), (20480, 6144), (3200, 1408), (12288, 3072), (1536, 8960)]
 def variants(n, k):
     out = {"table": None}
-    if k <= 128 * 16 * int4.MOST_CHUNKS:
-        d = int4.own_k(k); out["14"] = {}
-        for s in (2, 3, 4, 6, 8):
-            if s != d["STAGES"] and d["WARPS"] * (s * d["CHUNKS"] * 1152 + 1024) < 226 << 10: out[f"s{s}"] = {"STAGES": s}
-        out["t16"] = {"TILES": 16}
-        g = k // 128
-        for w, c in ((12, -(-g // 12)),):
-            if c <= 8 and (w, c) != (d["WARPS"], d["CHUNKS"]): out[f"w{w}"] = {"WARPS": w, "CHUNKS": c, "STAGES": max(2, min(8, (144 << 10) // (w * c * 1152)))}
+    d = int4.own_k(k)
+    for s in (2, 3, 4, 6, 8):
+        for a in (1, 2, 3, 4):
+            for t in (4, 8):
+                if a > s or (t == 4 and s * d["CHUNKS"] < 12): continue
+                if d["WARPS"] * (s * d["CHUNKS"] * 1152 + t * 128) < 227 << 10: out[f"s{s}a{a}t{t}"] = {"STAGES": s, "AHEAD": a, "TILES": t}
     return out
 if sys.argv[1:] == ["compile"]:
     import multiprocessing as mp
@@ -60,7 +58,7 @@ for n, k in SHAPES:
         try: found[v] = timed(n, k, o, blocks, x, out)
         except Exception as e: found[v] = (str(e)[:60],) * 2
     a = int4.matmul(x, int4.Tiles(blocks[0], n, k)).astype(cupy.float32); 
-    if "14" in found:
+    if 1:
         b = int4.matmul(x, int4.Tiles(blocks[0], n, k), rung="14_bytes").astype(cupy.float32); err = float(abs(a - b).max() / abs(a).max())
     print(n, k, f"bytes at 4.6: {size / 4.6e6:.2f}", {v: (round(f[0], 2) if not isinstance(f[0], str) else f[0]) for v, f in found.items()}, f"err {err:.1e}", flush=True)
     del blocks

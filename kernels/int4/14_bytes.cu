@@ -10,6 +10,7 @@
 // Macros   WARPS = 16: warps a block;
 //          CHUNKS = 1: groups of k a warp;
 //          STAGES = 4: tiles whose weights a warp has under way;
+//          AHEAD = 1: of these, those that it asks for before x is converted, whose instructions would queue behind;
 //          TILES = 8: tiles whose sums meet between two barriers.
 // Branch   from rung 9: x is quantised to 16 bits in the scale of its group, a high and a low byte, which are two columns of
 //          the int8 product; codes are masked to bytes of four times their value, and 32 times the sum of x is subtracted.
@@ -100,42 +101,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned first = tiles * (unsigned long long)blockIdx.x / gridDim.x, last = tiles * (blockIdx.x + 1ull) / gridDim.x;
     // Warps take groups in turn; of the last ones not all have as many.
     const auto there = [&](int c) { return c * WARPS + warp < groups; };
-    const auto start = [&](uint4* slots, unsigned tile) {
-        const uint4* const block = blocks + (tile / 4 * (unsigned long long)groups + warp) * INT4_BLOCK;
-        const uint4* const codes = block + INT4_SCALES + tile % 4 * INT4_TILE + lane;
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            if (tile >= last || !there(c)) continue;
-            copy_async_16(slots + c * SLOT + lane, codes + c * (WARPS * INT4_BLOCK));
-            copy_async_16(slots + c * SLOT + 32 + lane, codes + c * (WARPS * INT4_BLOCK) + 32);
-            if (lane < INT4_SCALES) copy_async_16(slots + c * SLOT + 64 + lane, block + c * (WARPS * INT4_BLOCK) + lane);
+    // Start copying the warp's c-th group of a tile.
+    const auto start = [&](uint4* slot, unsigned tile, int c) {
+        const uint4* const block = blocks + (tile / 4 * (unsigned long long)groups + c * WARPS + warp) * INT4_BLOCK + lane;
+        if (tile < last && there(c)) {
+            copy_async_16(slot + lane, block + INT4_SCALES + tile % 4 * INT4_TILE);
+            copy_async_16(slot + 32 + lane, block + INT4_SCALES + tile % 4 * INT4_TILE + 32);
+            if (lane < INT4_SCALES) copy_async_16(slot + 64 + lane, block);
         }
         copy_async_commit();
+    };
+    const auto fill = [&](int from, int to) {
+#pragma unroll 1
+        for (int s = from; s < to; ++s)
+#pragma unroll
+            for (int c = 0; c < CHUNKS; ++c) start(ring + (s * CHUNKS + c) * SLOT, first + s, c);
     };
     // Before the weights, which it would queue behind.
     uint2 bits[CHUNKS] = {};
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c)
         if (there(c)) bits[c] = *reinterpret_cast<const uint2*>(x + (c * WARPS + warp) * 128 + 4 * lane);
-#pragma unroll 1
-    for (int s = 0; s < STAGES; ++s) start(ring + s * (CHUNKS * SLOT), first + s);
+    fill(0, AHEAD);
     Group own[CHUNKS] = {};
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c)
         if (there(c)) own[c] = group_of(bits[c], reinterpret_cast<unsigned char*>(sums) + 256 * warp);
+    fill(AHEAD, STAGES);
     __syncthreads();  // sums will be where bytes of x were
-    uint4* slots = ring;
+    uint4* slot = ring;
 #pragma unroll 1
     for (unsigned tile = first; tile < last; ++tile) {
-        copy_async_wait<STAGES - 1>();
-        __syncwarp();  // the other lanes' scales have arrived too
         float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
-        for (int c = 0; c < CHUNKS; ++c)
-            if (there(c)) multiply(sum, slots + c * SLOT, own[c], tile);
-        __syncwarp();  // all lanes have read them
-        start(slots, tile + STAGES);
-        slots = slots + CHUNKS * SLOT == ring + STAGES * CHUNKS * SLOT ? ring : slots + CHUNKS * SLOT;
+        for (int c = 0; c < CHUNKS; ++c, slot += SLOT) {
+            copy_async_wait<STAGES * CHUNKS - 1>();
+            __syncwarp();  // the other lanes' scales have arrived too
+            if (there(c)) multiply(sum, slot, own[c], tile);
+            __syncwarp();  // all lanes have read them
+            start(slot, tile + STAGES, c);
+        }
+        if (slot == ring + STAGES * CHUNKS * SLOT) slot = ring;
         const unsigned place = tile - first, turn = place / TILES % 2 * (TILES * WARPS * 16);
         if (lane % 4 == 0) {
             float* const here = sums + turn + (place % TILES * WARPS + warp) * 16 + lane / 4;

@@ -149,7 +149,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "14_bytes",
             "int4_bytes",
             "one token's codes multiplied as bytes",
-            defines={"WARPS": 16, "CHUNKS": 1, "STAGES": 4, "TILES": 8},
+            defines={"WARPS": 16, "CHUNKS": 1, "STAGES": 4, "AHEAD": 1, "TILES": 8},
             archs=AMPERE,
             dynamic_shared=16 * 4 * 1152 + 2 * 8 * 16 * 64,
         ),

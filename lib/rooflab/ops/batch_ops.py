@@ -24,6 +24,7 @@ from rooflab.numerics.rotary import rotations
 from rooflab.ops import Rung, arch_of, batch_plan, check_array, decoder, int4, loaded, with_target
 from rooflab.ops.attention_operands import Workspace, workspace_for
 from rooflab.ops.batch_plan import MOST, macros_for, plan_for, splits_for, warps_for
+from rooflab.ops.decoder_operands import winner
 from rooflab.ops.int4 import Tiles
 from rooflab.records.fingerprint import source_of_callable
 
@@ -315,17 +316,18 @@ def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
         for format, n, k, batch, then in (
             ("fp16", 80, 448, 9, ROWS), ("fp16", 64, 512, 3, PARTS), ("q8_0", 48, 256, 8, ROWS),
             ("q8_0", 32, 192, 20, PARTS), ("int4_g128", 64, 2304, 5, ROWS), ("int4_g128", 64, 512, 17, PARTS),
+            ("fp16", 208, 448, 9, BEST), ("q8_0", 48, 256, 8, BEST), ("int4_g128", 192, 512, 17, BEST),
             *((format, n, 256, batch, then) for format in decoder.FORMATS
               for n, batch, then in ((192, 12, GATE), (256, 3, ROPE))),
         ):  # fmt: skip
             rows, x = rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.1), halves(batch, k)
-            x = x if then in (ROWS, PARTS) else (x / 8).astype(np.float16)
+            x = x if then in (ROWS, PARTS, BEST) else (x / 8).astype(np.float16)
             w, values = _weights(rows, format)
             biases, rotary = halves(n), rotations(16, 32, 1e4)
             expected = _followed(x.astype(np.float64) @ values.T, then, biases.astype(np.float64), rotary)
             budget = gate.error_budget(4e-2 if format == "q8_0" else 2e-3, expected, "float16")
             launch = functools.partial(_multiply, put(x), w, n, then, put(biases), put(rotary))
-            ends = {PARTS: " in parts", GATE: ", gated", ROPE: ", rotated"}.get(then, "")
+            ends = {PARTS: " in parts", BEST: ", the best", GATE: ", gated", ROPE: ", rotated"}.get(then, "")
             yield subject(f"{n} x {k} in {format}, {batch} tokens{ends}", launch, expected, budget)
 
 
@@ -344,6 +346,8 @@ def _followed(sums: Any, then: int, biases: Any, rotary: Any) -> Any:
     """What a product's sums [batch, n] become, float64. ROPE: 4/2 heads of 32 and two caches of 8 places."""
     if then in (ROWS, PARTS):
         return sums
+    if then == BEST:
+        return np.concatenate([sums.reshape(-1), sums.max(-1)])
     batch = len(sums)
     if then == GATE:
         gates, ups = sums.reshape(batch, -1, 2, 8).swapaxes(0, 2).swapaxes(1, 2)
@@ -363,6 +367,14 @@ def _multiply(x: Any, w: Any, n: int, then: int, biases: Any, rotary: Any, out: 
         parts = xp.full((splits, batch, n), np.nan, np.float32)
         product(x, w, out=parts, then=PARTS)
         out[...] = parts.sum(0)
+    elif then == BEST:
+        rows = xp.full((batch, n), np.nan, np.float16)
+        sizes = (n, x.shape[1], batch, format_of(w), sms_of(x))
+        best = xp.full((best_of(*sizes), batch, 2), np.nan, np.float32)
+        product(x, w, out=rows, then=BEST, best=best)
+        best = ops.arrays().asnumpy(best)
+        chosen = xp.asarray([winner(best[:, token].copy()) for token in range(batch)])
+        out[...] = xp.concatenate([rows.reshape(-1), rows[xp.arange(batch), chosen]])
     elif then == ROPE:
         queries = xp.full((batch, 4, 32), np.nan, np.float16)
         keys, values = (xp.zeros((8, batch, 2, 32), np.float16) for _ in range(2))

@@ -85,7 +85,9 @@ def cost(plan: Plan, turns: int, k: int, batch: int, kind: int) -> float:
     read = max(x / _SM_L2, x * blocks * splits / _L2)
     stream = chunks * _BYTES[kind] * max(blocks * splits / _MEMORY, 1 / _SM)
     stream *= _SPANS[span_of(each)] if kind == 1 else 1.0
-    ahead = min(_AHEAD_US + read, stream * min(1.0, _ring(batch, kind, splits) / (chunks * slot_of(each, kind))))
+    ahead = min(
+        _AHEAD_US + read, stream * min(1.0, _ring(batch, kind, splits) / (chunks * slot_of(each, kind)))
+    )
     multiply = pairs * each / pace * (_STEP_US + (math.ceil(batch / 8) - 1) * _COLUMN_US)
     return read + max(stream - ahead, multiply) + pairs * _SUM_US + splits * batch * _PART_US
 

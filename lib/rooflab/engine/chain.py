@@ -57,9 +57,9 @@ class Chain:
             self.best = zeros((head, size, 2), "float32")
 
     def layers(self, cache_k: Any, cache_v: Any, position: Any, length: Any, logits: Any) -> None:
-        """Launch what takes the residual to logits [size, vocab] FP16, with drafts to their best, too, and the
-        rows' keys and values into caches [layers, ...]: at `position` [1] int32, drafts there and after it, of
-        which the first sees `length` [1] int32 keys.
+        """Launch what takes the residual to logits [size, vocab] FP16, with drafts to their best, too, and
+        the rows' keys and values into caches [layers, ...]: at `position` [1] int32, drafts there and after
+        it, of which the first sees `length` [1] int32 keys.
         """
         shape, weights = self.shape, self.weights
         residual, x, queries, inner = self.residual, self.x, self.queries, self.inner

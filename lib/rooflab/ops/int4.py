@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from rooflab.errors import LaunchError, UsageError
 from rooflab.numerics.quant import GROUP, Int4
 from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, sms, stream_k, target, with_target
-from rooflab.ops.int4_choice import BLOCK_WORDS, TILE, choose
+from rooflab.ops.int4_choice import BLOCK_WORDS, BYTES, MOST_CHUNKS, TILE, bytes_options, choose, halves_for
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
 from rooflab.runtime.arrays import empty as _empty
@@ -262,13 +262,16 @@ class Launch(NamedTuple):
     shared: int = 0
 
 
-def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]) -> Launch:
-    """The launch rule: what a rung with these macros is launched with for y [batch, n], k inputs."""
+def launch_of(
+    rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int], multiprocessors: int = 132
+) -> Launch:
+    """The launch rule: what a rung with these macros is launched with for y [batch, n], k inputs, on a GPU of
+    so many multiprocessors.
+    """
     if rung.operator == "int4_dequantise":
         return Launch((math.ceil(n * k / 8 / options["THREADS"]), 1), options["THREADS"])
     if rung.name == BYTES:
         ring, sums = 1152 * options["STAGES"] * options["CHUNKS"], 128 * options["TILES"] * options["TOKENS"]
-        multiprocessors = 3 if target() == "cpu" else sms()
         grid = min(multiprocessors, math.ceil(n / 16)), math.ceil(batch / options["TOKENS"])
         return Launch(grid, 32 * options["WARPS"], options["WARPS"] * (ring + sums))
     if rung.name == "12_token_tiles":
@@ -311,22 +314,12 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
     return Launch((math.ceil(n / rows), batch), options["THREADS"])
 
 
-def own_k(k: int, batch: int) -> dict[str, int]:
-    """How rung 14 divides k among a block's warps, up to 16 of as many groups each, and tiles under way, two
-    of them or three, the faster on an H200.
-    """
-    groups = k // GROUP
-    chunks = min(math.ceil(groups / 16), MOST_CHUNKS)
-    warps, tokens = min(16, math.ceil(groups / chunks)), min(4, 1 << (batch - 1).bit_length())
-    return {"WARPS": warps, "CHUNKS": chunks, "TOKENS": tokens, "STAGES": 3 if chunks <= 2 else 2}
-
-
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
     if rung.operator == "int4_dequantise":
         return source_of_callable(launch_of, dequantise)
     if rung.name == BYTES:
-        return source_of_callable(launch_of, own_k, matmul, repack, _fragments)
+        return source_of_callable(launch_of, bytes_options, matmul, repack, _fragments)
     if rung.name == "13_stream_k":
         return source_of_callable(stream_k.int4, *stream_k.launch_rule(), matmul, repack, _fragments)
     return source_of_callable(launch_of, matmul, repack, _fragments)
@@ -336,7 +329,8 @@ def _launch(rung: Rung, n: int, k: int, batch: int, arguments: list[Any], macros
     if rung.name == "13_stream_k":
         stream_k.int4(rung, n, k, batch, arguments, macros)
         return
-    launch = launch_of(rung, n, k, batch, macros)
+    at_once = sms() if rung.name == BYTES and target() == "gpu" else 3
+    launch = launch_of(rung, n, k, batch, macros, at_once)
     if launch.grid[0] >= 1 << 31 or launch.grid[1] >= 1 << 16:
         raise LaunchError(f"y [{batch}, {n}] needs {launch.grid} blocks, more than a launch can have.")
     function = loaded(rung, tuple(sorted(macros.items())))
@@ -379,7 +373,7 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
         rung, chosen_options = choose(n, k, batch, isinstance(weights, Tiles))
         options = {**chosen_options, **options}
     chosen = rung_of(LADDERS["int4"], rung, rung)
-    macros = chosen.with_defaults({**own_k(k, batch), **options} if chosen.name == BYTES else options)
+    macros = chosen.with_defaults({**bytes_options(k, batch), **options} if chosen.name == BYTES else options)
     if isinstance(weights, Tiles) != (chosen in TILED):
         order = "tile order: repack them" if chosen in TILED else "row order: unpack them"
         raise LaunchError(f"Rung int4/{chosen.name} takes weights in {order}.")
@@ -427,8 +421,6 @@ def dequantise(weights: Rows, *, out: Any = None, **options: int) -> Any:
     return out
 
 
-BYTES = "14_bytes"
-MOST_CHUNKS = 6  # groups of x that a warp's registers hold
 TILED = LADDERS["int4"][6:]  # rungs that take weights in tile order
 ANY_BATCH = (
     "9_shared_x",

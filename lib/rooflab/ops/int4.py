@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from rooflab.errors import LaunchError, UsageError
 from rooflab.numerics.quant import GROUP, Int4
 from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, sms, stream_k, target, with_target
-from rooflab.ops.int4_choice import BLOCK_WORDS, BYTES, MOST_CHUNKS, TILE, bytes_options, choose, halves_for
+from rooflab.ops.int4_choice import BLOCK_WORDS, BYTES, MOST_CHUNKS, TILE, bytes_options, choose
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
 from rooflab.runtime.arrays import empty as _empty

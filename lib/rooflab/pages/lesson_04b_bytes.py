@@ -35,7 +35,8 @@ def as_bytes(here: Lab) -> None:
     display.table(
         shown.drop(columns="level"), names, forms, f"Codes as halves and as bytes, {here.run['gpu']}"
     )
+    best, worst = shown["times"].max(), shown["times"].min()
     display.say(
-        f"On the {here.run['gpu']} bytes are faster in {faster} of {len(shown)} products, slower in {slower}; "
-        f"at best {shown['times'].max():.2f} times as fast, at worst {shown['times'].min():.2f} times."
+        f"On the {here.run['gpu']} bytes are faster in {faster} of {len(shown)} products, slower in "
+        f"{slower}; at best {best:.2f} times as fast, at worst {worst:.2f} times."
     )

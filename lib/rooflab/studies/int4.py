@@ -16,7 +16,7 @@ from rooflab import ops
 from rooflab.bench import gate
 from rooflab.hardware import roofline
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
-from rooflab.ops import int4
+from rooflab.ops import int4, int4_choice
 from rooflab.records.case import Case, options
 from rooflab.studies import buffers
 from rooflab.studies.base import (
@@ -134,7 +134,7 @@ def as_bytes() -> list[Case]:
         _case(name, n, k, batch, options=options(**{m.lower(): v for m, v in macros.items()}))
         for n, k in (*SHAPES[1:3], *BETWEEN)
         for batch in (1, 2, 4)
-        for name, macros in (int4.halves_for(n, k, batch), (int4.BYTES, int4.bytes_options(k, batch)))
+        for name, macros in (int4_choice.halves_for(n, k, batch), (int4.BYTES, int4.bytes_options(k, batch)))
     ]
 
 

@@ -170,11 +170,11 @@ def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
         after = chosen[held - 1] if held else due
         sequence = [-1] * 9 + drafts[:held] + [-1] * (23 - held)
         expected = np.array([held, after, after, 9 + held, 0, *sequence, *last])
-        best = np.full((3, 5, 2), 0.5, np.float32)  # of three parts: one has the likeliest, another its equal
+        best = np.full((40, 5, 2), 0.5, np.float32)  # of 40 parts one has the likeliest, another its equal
         best.view(np.int32)[..., 1] = 1600
         for i, token in enumerate(chosen):
-            best[i % 3, i], best.view(np.int32)[i % 3, i, 1] = 2, token
-            best[(i + 1) % 3, i, 0] = 2
+            best[i, i], best.view(np.int32)[i, i, 1] = 2, token
+            best[i + 33, i, 0] = 2
         operands = (put(np.array(drafts, np.int32)), put(best), put(logits))
         launch = partial(_accepted, due, *operands, softcap)
         yield subject(f"{held} of 5 drafts hold, 1608 logits", launch, expected)

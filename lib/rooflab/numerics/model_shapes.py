@@ -280,3 +280,8 @@ def unneeded_flops(model: Model, n: int, last: bool = False) -> int:
         pairs = _causal_pairs(n, layer.window) - min(n, layer.window or n)
         found += 2 * (n - 1) * weights + 4 * q * pairs
     return found
+
+
+def needed_flops(model: Model, n: int, last: bool = False) -> int:
+    """FLOPs of prefilling n tokens without those that nothing depends on, as unneeded_flops counts them."""
+    return prefill_flops(model, n) - unneeded_flops(model, n, last)

@@ -69,7 +69,7 @@ def bounds(model: Any, peaks: dict[str, Any]) -> Rows:
     """Show the bound of a prompt by length; its rows."""
     lines = []
     for seq in prefill.PROMPTS:
-        flops = model_shapes.prefill_flops(model, seq) - model_shapes.unneeded_flops(model, seq, last=True)
+        flops = model_shapes.needed_flops(model, seq, last=True)
         moved = model_shapes.weight_bytes(model, "fp16")
         least = roofline.bound(moved, flops, peaks["dram_read"], peaks["fp16_tensor"])
         lines.append((seq, flops / 1e12, moved / 1e6, least.us / 1e3, least.by, seq * 1e6 / least.us))

@@ -47,8 +47,7 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
         "find the fixed cost that hides what other steps gain",
         "tell from energy and time what a token costs, alone and in a batch",
     )
-    model = model_shapes.get(decode.MODEL)
-    flops = model_shapes.prefill_flops(model, prompt) - model_shapes.unneeded_flops(model, prompt, last=True)
+    flops = model_shapes.needed_flops(model_shapes.get(decode.MODEL), prompt, last=True)
     roof = ("FP16 tensor", prompt * lab.roof["fp16_tensor"].value * 1e12 / flops, "tok/s")
     order = {format: place for place, format in enumerate(ablation.FORMATS)}
     own = fastest.sort_values("format", key=lambda formats: formats.map(order))

@@ -203,7 +203,9 @@ def takeaway(rows: Rows, here: Lab) -> None:
     )
 
 
-_ENGINES = {"gemma": "graph", "products": "graph"} | dict.fromkeys(decode.RUNGS[:-3:-1], "one")  # launches
+_ENGINES = {"gemma": "graph", "products": "graph"} | dict.fromkeys(
+    reversed(decode.RUNGS[-2:]), "one"
+)  # launches
 
 
 def decoders(here: Lab) -> Rows:

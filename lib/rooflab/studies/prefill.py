@@ -156,8 +156,8 @@ class Prefill(Study):
         moved = model_shapes.weight_bytes(model, case.format, decode.head_of(case))
         moved += seq * model_shapes.kv_bytes_per_token(model)
         own = case.kind == "own" and case.model != decode.GEMMA
-        unneeded = model_shapes.unneeded_flops(model, seq, own and engine.PROMPTS[case.impl].last)
-        return Count(int(moved), model_shapes.prefill_flops(model, seq) - unneeded, "fp16_tensor")
+        flops = model_shapes.needed_flops(model, seq, own and engine.PROMPTS[case.impl].last)
+        return Count(int(moved), flops, "fp16_tensor")
 
     def predict(self, case: Case, context: Context) -> float | None:
         known = predictions.known(context.device)

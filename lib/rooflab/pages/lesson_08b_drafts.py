@@ -35,7 +35,7 @@ def checks(lab: Lab) -> Rows:
     forms = {"median_us": "{:,.0f}", "cost": "{:.2f}", "share": "{:.0f}"}
     forms |= dict.fromkeys(("off", "draft", "held"), "{:.2f}")
     for place, (model, mine) in enumerate(found.groupby("model", sort=False)):
-        title = f"Checks of drafts by {drafts.SMALLER[model]}, {model}, {lab.run.gpu}; the last column is "
+        title = f"{model} checks drafts of {drafts.SMALLER[model]}, {lab.run.gpu}; the last column is "
         title += "computed"
         display.table(mine, heads, forms, title, folded=place > 0)
     return found

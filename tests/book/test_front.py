@@ -14,6 +14,7 @@ from rooflab.analysis import way
 from rooflab.book import check, front, home, readme
 from rooflab.errors import UsageError
 from rooflab.records.store import Store
+from rooflab.view.diagram import report
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
@@ -132,7 +133,16 @@ def test_readme_is_two_screens():
     assert 900 < height <= 1800
 
 
-def test_the_index_names_the_roof_of_each_percentage():
+def test_the_roofline_names_the_roof_of_each_percentage():
+    rows = readme.compared(H200)
+    drawn = report.roofline(H200, rows).svg()
+    of = {"dram_read": "read", "dram_triad": "triad", "fp16_tensor": "FP16"}
+    named = rows[(rows["flops"] > 0) & (rows["bytes"] > 0)]
+    for share, roof in zip(named["roof_fraction"], named["roof"], strict=True):
+        assert f" {share:.0%} of {of[roof]}<" in drawn
+
+
+def test_the_index_names_operators_that_set_their_roof_and_those_of_another_format():
     rows = pd.DataFrame(
         {
             "operator": ["read", "triad", "mmq", "int4"],
@@ -143,6 +153,6 @@ def test_the_index_names_the_roof_of_each_percentage():
         }
     )
     text = home._whose_roofs(rows)
-    assert "own roof: FP16 tensor 1; triad (reads and writes) 2; read 3." in text
+    assert text.startswith("A percentage is of the operator's own roof, which is named behind it. ")
     assert "Number 1 has 8-bit weights" in text and "Number 2 set its roof itself" in text
     assert home._whose_roofs(rows.head(0)) == "A percentage is of the operator's own roof."

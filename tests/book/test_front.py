@@ -14,7 +14,6 @@ from rooflab.analysis import way
 from rooflab.book import check, front, home, readme
 from rooflab.errors import UsageError
 from rooflab.records.store import Store
-from rooflab.view.diagram import report
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
@@ -131,15 +130,6 @@ def test_readme_is_two_screens():
         browser.close()
     assert drawings == 2 and first < 900, "both drawings are on the first screen"
     assert 900 < height <= 1800
-
-
-def test_the_roofline_names_the_roof_of_each_percentage():
-    rows = readme.compared(H200)
-    drawn = report.roofline(H200, rows).svg()
-    of = {"dram_read": "read", "dram_triad": "triad", "fp16_tensor": "FP16"}
-    named = rows[(rows["flops"] > 0) & (rows["bytes"] > 0)]
-    for share, roof in zip(named["roof_fraction"], named["roof"], strict=True):
-        assert f" {share:.0%} of {of[roof]}<" in drawn
 
 
 def test_the_index_names_operators_that_set_their_roof_and_those_of_another_format():

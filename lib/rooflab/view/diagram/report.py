@@ -64,6 +64,7 @@ _SHORT = {key: name.partition(" ")[0] for key, name in _TENSOR.items()} | {
     "dram_write": "write",
     "dram_copy": "copy",
     "dram_triad": "triad",
+    "bf16_tensor": "BF16",
 }
 
 

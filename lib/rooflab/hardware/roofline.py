@@ -196,8 +196,9 @@ def issue_slots(sms: int, ghz: float) -> float:
 
 
 def conversions(capability: tuple[int, int]) -> int:
-    """Whole numbers that an SM turns into floats in a cycle, by the CUDA C++ Programming Guide's throughputs:
-    16 by the I2F of compute capability 7.x, which the compiler makes for 8.0 too, 64 by I2FP, from 8.6 on.
+    """Whole numbers that an SM turns into floats in a cycle: 16 by the I2F of compute capability 7.x, as the
+    CUDA C++ Programming Guide's throughputs have it; the compiler makes it for 8.0, too. From 8.6 on it makes
+    I2FP, taken for 64: an H200's rungs convert more than 16.
     """
     return 64 if capability >= (8, 6) else 16
 

@@ -164,10 +164,11 @@ def _by_conversions() -> str:
     """That a conversion has a rate of its own, and where that and not the slots is the limit."""
     slow, fast = (roofline.conversions(of) for of in ((7, 5), (9, 0)))
     held = [chip for chip in _several() if study.convertible(chip) < study.room(chip) / SCALING]
-    text = "One of the three is a **conversion**, which has a rate of its own, by the CUDA C++ Programming "
-    text += f"Guide {slow} a cycle of an SM on compute capability 7.x and {fast} from 8.6 on. (For 8.0, the "
-    text += (
-        "A100, the compiler makes the instruction of 7.x, so it counts like it here.) The lowest limit holds"
+    text = (
+        "One of the three is a **conversion**, which has a rate of its own: by the CUDA C++ Programming "
+        f"Guide {slow} a cycle of an SM on compute capability 7.x. For 8.0, the A100, the compiler makes the same "
+        f"instruction. From 8.6 on it makes another, taken for {fast} here: not measured, but rungs on an "
+        f"H200 convert more than {slow}. The lowest limit holds"
     )
     return f"{text}: on {_the(held)} that is the conversion." if held else f"{text}."
 

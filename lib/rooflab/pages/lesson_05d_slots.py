@@ -166,9 +166,9 @@ def _by_conversions() -> str:
     held = [chip for chip in _several() if study.convertible(chip) < study.room(chip) / SCALING]
     text = (
         "One of the three is a **conversion**, which has a rate of its own: by the CUDA C++ Programming "
-        f"Guide {slow} a cycle of an SM on compute capability 7.x. For 8.0, the A100, the compiler makes the same "
-        f"instruction. From 8.6 on it makes another, taken for {fast} here: not measured, but rungs on an "
-        f"H200 convert more than {slow}. The lowest limit holds"
+        f"Guide {slow} a cycle of an SM on compute capability 7.x. For 8.0, the A100, the compiler makes "
+        f"the same instruction. From 8.6 on it makes another, taken for {fast} here: not measured, but rungs "
+        f"on an H200 convert more than {slow}. The lowest limit holds"
     )
     return f"{text}: on {_the(held)} that is the conversion." if held else f"{text}."
 

@@ -3,9 +3,10 @@
 import pandas as pd
 import pytest
 from rooflab import lab
-from rooflab.analysis import extrapolation, strategies
+from rooflab.analysis import conclusions, extrapolation, strategies
 from rooflab.hardware import device, perf_model
 from rooflab.numerics import model_shapes
+from rooflab.pages import lesson_07_clocks
 from rooflab.records.case import COLUMNS, Case
 from rooflab.studies import regimes
 
@@ -70,6 +71,10 @@ def test_crossovers_differ_by_clock_where_calls_outweigh_kernels():
     assert by.loc["graph", "low"] < by.loc["graph", "at"] < by.loc["graph", "high"]
     wide = strategies.by_clock(table)
     assert wide.loc[0, "wall"] == "second wins" and " to " in wide.loc[0, "graph"]
+    tied = strategies.by_clock(table.assign(tied=1))
+    assert tied.loc[0, "wall"] == "second ahead or undecided" and " to " in tied.loc[0, "graph"]
+    assert len(lesson_07_clocks.flipped(wide)) == len(lesson_07_clocks.flipped(tied)) == 1
+    assert lesson_07_clocks.flipped(wide[["first", "second", "wall"]]).empty
     cost = strategies.overhead(rows, MLP).set_index("label")["wall_more"]
     assert strategies.overhead(made(clocks=("graph",)), MLP).empty
     assert cost["INT4 fused"] == pytest.approx(44.0) and cost["FP16 cuBLAS"] == pytest.approx(8.8)
@@ -205,13 +210,13 @@ def test_the_best_attention_kernel_of_the_nearest_head_counts():
 
 
 def test_conclusions_hold_or_flip_with_the_rows(rows):
-    held = strategies.conclusions(rows, pd.DataFrame())
+    held = conclusions.conclusions(rows, pd.DataFrame())
     words = dict(zip(held["says"].str[:12], held["word"], strict=True))
-    assert words["INT4 fused w"] == strategies.FLIPS and words["at 1848 toke"] == strategies.UNMEASURED
+    assert words["INT4 fused w"] == conclusions.FLIPS and words["at 1848 toke"] == conclusions.UNMEASURED
     by_clock = held[held["says"].str.startswith("on 1536")]["word"].tolist()
-    assert by_clock == [strategies.FLIPS, strategies.HOLDS]
+    assert by_clock == [conclusions.FLIPS, conclusions.HOLDS]
     lost_at_two = made(fused=lambda batch: 0.5 if batch == 1 else 9.0)
-    assert strategies.conclusions(lost_at_two, pd.DataFrame())["word"].iloc[0] == strategies.HOLDS
+    assert conclusions.conclusions(lost_at_two, pd.DataFrame())["word"].iloc[0] == conclusions.HOLDS
     prompts = pd.DataFrame(
         [
             {"format": "q8_0", "impl": name, "clock": "graph", "batch": 1848, "median_us": us, "n": 1, "k": 1}
@@ -219,7 +224,27 @@ def test_conclusions_hold_or_flip_with_the_rows(rows):
         ]
     )
     both = pd.concat([rows, prompts], ignore_index=True)
-    assert strategies.conclusions(both, pd.DataFrame())["word"].iloc[-1] == strategies.HOLDS
+    assert conclusions.conclusions(both, pd.DataFrame())["word"].iloc[-1] == conclusions.HOLDS
+    assert set(held["theirs"]) == {""}
+
+
+def test_a_conclusion_is_judged_by_the_author_s_kernel_where_it_was_timed(rows):
+    """One that loses at 1 token on the small matrix, and whose gain over two operations falls."""
+    found = []
+    for n, k in (MLP, QO):
+        for batch in (1, 2, 4):
+            times = {"1_warp_row": 10.0 * batch, "torch.two_op": 40.0, "torch.matmul": 5.0}
+            for impl, us in times.items():
+                opts = "loop=1" if impl == "1_warp_row" else ""
+                for clock, cache in (("event", "warm"), ("graph", "cold")):
+                    case = Case(
+                        "int4", "int4", impl, n=n, k=k, batch=batch, options=opts, clock=clock, cache=cache
+                    )
+                    found.append(case.row() | dict.fromkeys(("median_us", "q1_us", "q3_us"), us))
+    held = conclusions.conclusions(rows, pd.DataFrame(found))
+    theirs = held.groupby("says", sort=False)["theirs"].agg(lambda words: sorted(set(words)))
+    assert theirs.tolist()[:3] == [[conclusions.FLIPS], [conclusions.HOLDS], [conclusions.HOLDS]]
+    assert held["theirs"].iloc[-1] == "" and "the author's by event, warm, at 0.50" in held["here"].iloc[2]
 
 
 def test_a_launch_a_token_is_raced_by_clock_and_cache():

@@ -63,11 +63,17 @@ def test_without_a_recording_it_names_the_step_and_no_figure(tmp_path):
 def test_the_home_s_bars_lead_to_lessons_that_the_site_has(store):
     found = [lessons.opening(lesson.path) for lesson in lessons.all_lessons()]
     text = home.the_way(store, found)
-    assert re.search(r"makes [\d.]+ times the tokens of the fastest library .* transformers\.\w+", text)
+    assert re.search(r"makes [\d.]+ times the tokens of `transformers\.\w+`, the fastest library", text)
     theirs, ours = way.same_weights(store)
     assert f"> {theirs['tok_s']:,.0f}<" in text and f"> {ours['tok_s']:,.0f}<" in text, "the grey bars"
+    others = way.faster_elsewhere(store, theirs["tok_s"])
+    assert len(others) and others["tok_s"].min() > theirs["tok_s"], "what was published is not kept back"
+    assert all(f"> {rate:,.0f}<" in text for rate in others["tok_s"])
+    assert (
+        f"{ours['tok_s'] / others.set_index('format').loc['fp16', 'tok_s']:.2f} times the published" in text
+    )
     assert text.startswith(f"## From {way.ends(way.ladder(store))}\n")
     assert set(re.findall(r'href="(\w+)\.html"', text)) == {step.lesson for step in way.STEPS}
     assert "href" not in home.the_way(store, [])
     widths = [float(width) for width in re.findall(r"width: ([\d.]+)%", text)]
-    assert max(widths) == 70 and len(widths) == len(way.STEPS) + 2
+    assert max(widths) == 70 and len(widths) == len(way.STEPS) + 2 + len(others)

@@ -132,7 +132,7 @@ def test_readme_is_two_screens():
     assert 900 < height <= 1800
 
 
-def test_the_index_names_the_roof_of_each_percentage():
+def test_the_index_names_operators_that_set_their_roof_and_those_of_another_format():
     rows = pd.DataFrame(
         {
             "operator": ["read", "triad", "mmq", "int4"],
@@ -143,6 +143,6 @@ def test_the_index_names_the_roof_of_each_percentage():
         }
     )
     text = home._whose_roofs(rows)
-    assert "own roof: FP16 tensor 1; triad (reads and writes) 2; read 3." in text
+    assert text.startswith("A percentage is of the operator's own roof, which is named behind it. ")
     assert "Number 1 has 8-bit weights" in text and "Number 2 set its roof itself" in text
     assert home._whose_roofs(rows.head(0)) == "A percentage is of the operator's own roof."

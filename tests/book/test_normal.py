@@ -269,7 +269,7 @@ def test_readme_says_the_shape_of_each_result_and_stays_narrow() -> None:
         shown,
         readme.kept_up(store),
         readme.other_weights(store),
-        readme.models(store, every=False),
+        readme.models(store),
     ):
         assert len(table)
         least = sum(

@@ -163,6 +163,8 @@ MISSING = NoEvidence("no row of it")
         (made(test_of(1.7, "> 2", "< 1.5"), again(0.1, "> 0.2")), SHORT, "1.7 m/s"),
         (made(again(3)), RESCALED, "3.0 m/s"),
         (made(test_of(0.5), again(3, opposes=True)), REFUTED, "0.5 m/s"),
+        (made(test_of(0.5), again(3, aside=True)), REFUTED, "0.5 m/s"),
+        (made(test_of(2, measure="unrecorded"), again(3, aside=True), needs="a card"), ELSEWHERE, ""),
         (made(needs="another GPU"), ELSEWHERE, ""),
         (made(test_of(MISSING)), UNRECORDED, "no row of it"),
         (made(test_of(MISSING), again(3)), RESCALED, "3.0 m/s"),
@@ -172,6 +174,34 @@ MISSING = NoEvidence("no row of it")
 def test_a_claim_s_verdict_is_that_of_the_first_test_that_holds(given, one, word, said):
     found = claims.verdict(one, None)
     assert (found.word, found.measured) == (word, said)
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (made(test_of(2), again(0.5, id="T1 x", reason="so")), "Asked as T1 x it does not hold: kernel"),
+        (made(test_of(2), again(3, id="T1 x", reason="so")), ""),
+        (
+            made(test_of(0.5), again(3, id="T1 x", aside=True, reason="so")),
+            "Its neighbour T1 x, which .* holds: ",
+        ),
+        (made(test_of(2), again(0.5, id="T1 x", aside=True, reason="so")), "T1 x, which .* does not hold: "),
+        (made(test_of(2), again(MISSING, id="T1 x", aside=True, reason="so")), ""),
+    ],
+)
+def test_what_a_verdict_leaves_open_is_said_beside_it(given, one, said):
+    found = scorecard.beside(one, None, claims.verdict(one, None))
+    assert re.search(said, found) if said else found == ""
+
+
+def test_steps_fall_within_a_table_and_not_from_one_to_the_next():
+    rows = [row("own", n, us) | {"k": k} for n, k, us in ((1, 1, 1.0), (2, 1, 2.0), (1, 2, 1.0), (2, 2, 0.5))]
+    rows += [row("peer", n, 10.0, kind="peer") | {"k": k} for n in (1, 2) for k in (1, 2)]
+    found, of = Evidence(NOTHING, {"gemv": pd.DataFrame(rows)}), {"study": "gemv", "impl": "peer"}
+    asked = {"along": [{"n": 1}, {"n": 2}], "over": {"impl": "own"}, "take": "falling"}
+    shares = [measures.MEASURES["ratios"](found, of | {"k": k}, **asked) for k in (1, 2)]
+    assert shares == [1, 0]
+    assert measures.MEASURES["ratios"](found, of, tables=[{"k": 1}, {"k": 2}], **asked) == 0.5
 
 
 def test_a_board_holds_a_row_a_claim_and_its_named_restatement_beside_it(given):
@@ -421,7 +451,7 @@ def test_the_source_s_hypotheses_and_tests_are_all_there():
 
 def test_without_rows_nothing_is_judged():
     nothing = evidence(cublas=None)
-    assert set(words(KNOWN, nothing)) == {UNRECORDED}
+    assert set(words(set(KNOWN) - {"H3"}, nothing)) == {UNRECORDED} and words(["H3"], nothing) == [ELSEWHERE]
 
 
 @pytest.mark.parametrize(
@@ -458,8 +488,10 @@ def test_h2_by_the_floor_speaks_of_the_best_kernel(best, word):
 
 def test_h3_needs_a_decoder_and_its_refinement_does_not():
     slow, fast = evidence({"2_coalesced": 0.5}), evidence({"2_coalesced": 0.9})
-    assert words(["H3", "H3 as refined", "E4"], slow) == [UNRECORDED, REFUTED, REFUTED]
-    assert words(["H3", "H3 as refined", "E4"], fast) == [UNRECORDED, HOLDS, HOLDS]
+    assert words(["H3", "H3 as refined", "E4"], slow) == [ELSEWHERE, REFUTED, REFUTED]
+    assert words(["H3", "H3 as refined", "E4"], fast) == [ELSEWHERE, HOLDS, HOLDS]
+    for id in ("C-H3", "C-F6"):
+        assert claims.verdict(claims.get(id), fast).word == ELSEWHERE, "rates of decoders on another card"
 
 
 @pytest.mark.parametrize(

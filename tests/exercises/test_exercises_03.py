@@ -112,6 +112,14 @@ DIRECT = HEAD + (
     "    for (unsigned row = 0; row < k && column < n; ++row) sum += x[row] * a[row * n + column];\n"
     "    if (column < n) y[column] = sum;\n}}\n"
 )
+AT_ONCE = (
+    'extern "C" __global__ void transpose(const float* a, float* b, unsigned rows, unsigned columns) {{\n'
+    "    const unsigned left = blockIdx.x * 32, top = blockIdx.y * 32, lane = threadIdx.x;\n"
+    "    for (unsigned j = threadIdx.y; j < 32; j += 8) {{\n"
+    "        const unsigned row = top + {row}, column = left + {column};\n"
+    "        if (row < rows && column < columns) b[column * rows + row] = a[row * columns + column];\n"
+    "    }}\n}}\n"
+)
 WRONG["03.6"]["no shared memory, no barrier"] = DIRECT.format("early_exit")
 WRONG["03.7"]["no shared memory, no barrier"] = DIRECT.format("fixed_tile")
 WRONG |= {
@@ -146,6 +154,17 @@ WRONG |= {
         "n instead of n / 4": LESSON.changed("03.d", ("columns = n / 4, column", "columns = n, column")),
         "no guard": LESSON.changed("03.d", ("    if (column >= columns) return;\n", "")),
         "one of four": LESSON.changed("03.d", (", sum.w += factor * v.w", "")),
+    },
+    "03.9": {
+        "reads along rows, stores at once": AT_ONCE.format(row="j", column="lane"),
+        "reads down columns": AT_ONCE.format(row="lane", column="j"),
+        "rows of 32": LESSON.changed("03.9", ("tile[32][33]", "tile[32][32]")),
+        "no barrier": LESSON.changed("03.9", ("    __syncthreads();\n", "")),
+        "no guard at the right": LESSON.changed("03.9", (" && left + lane < columns", "")),
+        "a guard of the wrong side": LESSON.changed(
+            "03.9", ("left + j < columns && top + lane < rows", "top + j < rows && left + lane < columns")
+        ),
+        "a row of eight": LESSON.changed("03.9", ("j < 32; j += 8", "j < 8; j += 8")),
     },
     "03.e": {
         "rows of 32": LESSON.changed("03.e", ("sums[32][33]", "sums[32][32]")),

@@ -15,7 +15,8 @@ _WINNERS = (
     "    if wins in (0, len(names)){order}:\n        return None\n"
     "    return winners[wins - 1][0], winners[wins][0]"
 )
-_APART = {"first": "a[2] < b[0]", "second": "b[2] < a[0]"}
+_QUARTILES = {"first": "a[2] < b[0]", "second": "b[2] < a[0]"}
+_APART = {"first": "a[2] < b[0] and b[1] > 1.02 * a[1]", "second": "b[2] < a[0] and a[1] > 1.02 * b[1]"}
 _ORDER = " or 'second' in names[:wins]"
 
 _CHOOSE = (
@@ -33,6 +34,7 @@ _LOGS = "abs(log(line[0] / n)) + abs(log(line[1] / k))"
 WRONG = {
     "07.1": {
         "by medians": _WINNERS.format(first="a[1] < b[1]", second="b[1] < a[1]", order=_ORDER),
+        "quartiles alone": _WINNERS.format(**_QUARTILES, order=_ORDER),
         "the order forgotten": _WINNERS.format(**_APART, order=""),
         "the first size of each": "def crossover(tokens, first, second):\n"
         "    wins = [s for s, a, b in zip(tokens, first, second) if a[2] < b[0]]\n"

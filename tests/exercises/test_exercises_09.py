@@ -27,6 +27,8 @@ WRONG = {
     "09.5": {
         "by medians": "def faster(ours, theirs):\n"
         "    return 'ours' if ours[1] < theirs[1] else 'theirs' if theirs[1] < ours[1] else 'level'",
+        "quartiles alone": "def faster(ours, theirs):\n"
+        "    return 'ours' if ours[2] < theirs[0] else 'theirs' if theirs[2] < ours[0] else 'level'",
         "the best of each": "def faster(ours, theirs):\n"
         "    return 'ours' if ours[0] < theirs[0] else 'theirs' if theirs[0] < ours[0] else 'level'",
     },

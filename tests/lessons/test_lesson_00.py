@@ -364,6 +364,12 @@ def test_the_programs_kernel_sums_any_number_of_elements(n, blocks):
     assert seen.faults == [] and total[0] == 7 + x.sum(dtype=np.float64)
 
 
+def test_a_block_is_advised_by_what_an_sm_holds(h200):
+    [text] = [text for text in section("Grid, block, warp, lane") if "How many threads" in text]
+    assert f"holds {h200.spec.threads_per_sm:,} threads and 65,536 registers of 4 bytes" in text
+    assert "more than 32 registers" in text
+
+
 def test_the_page_shows_the_program_as_it_is():
     [shown] = section("The same as a program of its own")
     assert PROGRAM.read_text() in shown
@@ -381,7 +387,7 @@ def test_a_readers_own_kernel_runs_as_the_page_shows_it(capfd):
     scope = {}
     exec(shown_code("python", "import ctypes"), scope)
     said = capfd.readouterr().out
-    assert said.startswith("[0. 2. 4. 6.] []\n") and "sectors_per_request" in said
+    assert said.split() == shown_code("text", "[0. 2. 4. 6.] []\n").split() and "efficiency" in said
     exec(shown_code("python", 'source = r"""\nextern "C" __global__ void reversed'), scope)
     said, faults = capfd.readouterr().out, scope["seen"].faults
     assert "i = 69, other = " in said and len(faults) == 3

@@ -1,5 +1,7 @@
 """What lesson 01 claims of the recorded H200, and what it computes from its rows."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -109,6 +111,13 @@ def test_a_large_copy_falls_as_a_graph_node_and_not_as_an_eager_call(h200):
     ladder = rows_of(h200, bandwidth.ladder("copy")).set_index(["impl", "format"])["median_us"]
     assert ladder["cudaMemcpyAsync", ""] == pytest.approx(ladder["1_scalar", ""], rel=0.01)
     assert ladder["torch.copy_", "uint8"] == pytest.approx(ladder["torch.copy_", "int32"], rel=0.01)
+
+
+def test_what_near_the_roof_takes_in_flight_is_found_where_lesson_03_says():
+    near = re.search(r"(\d+%) of the read roof take ([\d.]+ MiB) on all SMs", said("01_bandwidth.ipynb"))
+    assert f"({near[2]} for {near[1]} of it, by lesson 01)" in said("03_coalescing.ipynb")
+    lone = re.search(r"by which lesson 03 counts, it asks for ([\d.]+ MiB)", said("01_bandwidth.ipynb"))
+    assert f"the read roof needs {lone[1]} at least" in said("03_coalescing.ipynb")
 
 
 def test_bytes_in_flight_and_not_their_shape_set_the_rate(h200):

@@ -587,6 +587,16 @@ def test_fewer_bytes_save_time_only_where_reading_takes_longer_than_issuing():
     assert text.endswith("GPU, too, reading takes longer.** So this does not tell why the gains differ.")
 
 
+def test_the_plain_kernel_s_bytes_in_flight_are_a_suspect_where_the_roof_needs_more(h200, counted):
+    """A word of 4 bytes a lane, by Little's law; part 04b weighs the other suspect."""
+    ours = analysis.counters(counted[counted["case"] == study.ladder(*MLP, h200.sized)[0].id])
+    text = lesson_04._few_bytes(ours, h200)
+    has = 4 * 2048 * ours["occupancy_pct"] / 100 / 1024
+    assert f"an SM has {has:.1f} KiB, where the roof needs 11.5" in text and text in said("04_int4.ipynb")
+    many = lesson_04._few_bytes(ours.replace(ours["occupancy_pct"], 200.0), h200)
+    assert many == "The SMs are nearer to their limit: "
+
+
 def test_an_untuned_rung_is_named_apart_only_beside_its_tuned_form():
     rows = pd.DataFrame({"impl": ["8_folded_offset", "9_shared_x", "9_shared_x (tuned)"]})
     assert list(lesson_04b_causes.labelled(rows)["impl"]) == [

@@ -374,16 +374,19 @@ def test_shares_of_counted_cycles_are_told_from_shares_of_the_datasheet(h200):
 def test_two_instructions_by_mma_are_said_with_what_they_change():
     h200, t4 = device.get("h200"), device.get("t4")
     assert "stays as it is" in lesson_05d_slots.two_change([h200])
-    assert lesson_05d_slots.two_change([h200, t4]).startswith("Then int8 pays in full on the T4;"), "2.0 fit"
+    assert lesson_05d_slots.two_change([h200, t4]).startswith("Then int8 could pay in full on the T4;"), (
+        "2.0 fit"
+    )
 
 
 def test_the_first_screen_says_what_a_chip_can_start_and_what_follows():
     h200, t4 = device.get("h200"), device.get("t4")
     three, two = lesson_05d_slots.room_on(t4, 3), lesson_05d_slots.room_on(h200, 2)
     assert (
-        "RTX 4090 can start 4, so int8 pays in full; the H200 can start only 1, so FP16 is faster;" in three
+        "RTX 4090 can start 4, so by issue slots alone int8 could pay in full; the H200 can start only 1, so "
+        "FP16 is faster;" in three
     )
-    assert three.endswith("; the T4 can start only 2, so int8 pays in part.")
+    assert three.endswith("; the T4 can start only 2, so int8 gains nothing over FP16."), "by conversions"
     assert two.endswith("; the H200 can start only 1, so int8 gains nothing over FP16."), (
         "its bound is FP16's"
     )

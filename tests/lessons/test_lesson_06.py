@@ -12,6 +12,8 @@ from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import attention as op
 from rooflab.pages import (
+    lesson_06,
+    lesson_06_limits,
     lesson_06b_occupancy,
     lesson_06b_pace,
     lesson_06b_peers,
@@ -428,6 +430,33 @@ def test_06_predicts_rung_2_by_shared_memory(h200, ladder):
     assert least < 13 / 8 * least < ladder.loc["2_tiled queries=16", "median_us"]
 
 
+def test_06_names_l2_as_a_likely_limit_alone(h200, monkeypatch):
+    """Its roof is not known: a warm read's rate is the least that it gives."""
+    page, told = said("06_attention.ipynb"), []
+    monkeypatch.setattr(lesson_06_limits.display, "say", told.append)
+    rate = lesson_06_limits.l2_rate(h200)
+    lesson_06_limits.l2_said(h200)
+    assert told[0].startswith("**L2's roof is not known**") and f"{rate:,.0f} GB/s" in told[0]
+    assert told[0] in page and "L2 is the likely limit" in page and "waits for L2" not in page
+    assert lesson_06_limits.verdict_on(1.0, True).endswith("L2 is the likely limit.")
+    assert lesson_06_limits._limit(0.95, {}) == "reads from L2, likely"
+    monkeypatch.setattr(lesson_06_limits, "l2_rate", lambda here: float("nan"))
+    lesson_06_limits.l2_said(h200)
+    assert len(told) == 1, "no warm read was recorded"
+
+
+def test_06_lists_rung_2_as_its_fastest_row_was_built_and_tells_rung_7_s_steps(ladder, monkeypatch):
+    rows, rungs, told = ladder.reset_index(drop=True), {r.name: r for r in op.LADDERS["attention"]}, []
+    assert lesson_06.built_with(rows, "2_tiled") == {"QUERIES": 16}
+    slow = rows.assign(median_us=rows["median_us"].mask(rows["options"] == "queries=16", 1e9))
+    assert lesson_06.built_with(slow, "2_tiled") == {"QUERIES": 8}
+    assert lesson_06.built_with(rows, "4_mma") == {}
+    monkeypatch.setattr(lesson_06.display, "say", told.append)
+    lesson_06.twice_the_rows(rungs["6_cp_async"], rungs["7_mma_32_rows"])
+    assert "19 steps of rung 7 serve 128 queries, for which rung 6 needs twice its 10" in told[0]
+    assert told[0] in said("06_attention.ipynb")
+
+
 def test_the_model_of_banks_has_four_times_the_lanes_of_the_drawing():
     for padding, turns in ((0, 8), (16, 1)):  # of eight rows, as drawn
         assert models.banks(padding, 256, 16) == 4 * turns
@@ -488,7 +517,7 @@ def test_06b_says_whether_all_measurements_have_the_same_winner(h200, rows, monk
     slow = power[power["state"] == "burst"]
     monkeypatch.setattr(lesson_06b_peers.display, "power_rows", lambda *_: slow)
     told = lesson_06b_peers.again(h200, own, peer)
-    assert re.search(r"has \d\.\d\d times its speed after a rest", told) and "sustained" not in told
+    assert re.search(r"it is \d\.\d\d times as fast as ffpa in bursts", told) and "sustained" not in told
     short = lesson_06b_peers.again_in_short(h200, rows.reset_index())
     assert short.startswith(" With 16,384 a second measurement") == ("neither is ahead" in told)
 

@@ -155,7 +155,7 @@ def test_the_law_explains_most_products_and_a_gpu_it_has_not_seen(law, rows):
     assert len(kernels) == 4 and kernels["off"].abs().max() < 20
 
 
-def test_the_law_is_worked_out_for_a_product_by_its_own_rule(law, rows, monkeypatch):
+def test_the_law_is_worked_out_for_a_product_by_its_own_rule(law, rows, monkeypatch, h200):
     """What is worked out ends in the time that the law has, for another peak too."""
     machine, fit = law
     for peak in (machine.peaks["fp16_tensor"], 2 * machine.peaks["fp16_tensor"]):
@@ -163,7 +163,7 @@ def test_the_law_is_worked_out_for_a_product_by_its_own_rule(law, rows, monkeypa
         said_here = []
         monkeypatch.setattr(lesson_07b.display, "say", said_here.append)
         timed = rows[(rows["clock"] == "graph") & (rows["impl"] == "mmq_tiles")]
-        again, compared = lesson_07b.fitted(timed, here, "GPU")
+        again, compared = lesson_07b.fitted(timed, here, "GPU", h200.store)
         monkeypatch.setattr(lesson_07b_worked.display, "say", said_here.append)
         lesson_07b.in_tiles(compared, here, again)
         bound = compared[compared["by"] == "compute"]

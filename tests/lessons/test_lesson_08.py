@@ -527,7 +527,10 @@ def test_08c_turns_models_by_context_at_one_sequence(h200, rows):
         row = one.loc[key]
         told = turned(made, called, "Q8_0", key[2])
         assert not told.startswith("Not recorded")
-        assert f": {100 * row['roof_fraction']:.3g}%;" in told and f"{row['tok_s']:,.0f} tok/s" in told
+        # The record has rounded its share, the page has the unrounded one.
+        share = float(told.split(": ")[1].split("%")[0])
+        assert share == pytest.approx(100 * row["roof_fraction"], abs=0.1)
+        assert f"{row['tok_s']:,.0f} tok/s" in told
 
 
 def test_08d_turns_the_gates_of_tokens_and_of_prompts(h200, rows, prompts):

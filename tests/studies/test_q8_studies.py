@@ -176,6 +176,11 @@ def test_a_chip_has_room_for_so_many_instructions_a_result():
         for instructions in (1, 2, 3, 6):
             bound = chip.int8_tensor * min(1, mmq.room(chip) / instructions)
             assert mmq.issue_bound(chip, instructions) == pytest.approx(bound)
+    a100, t4 = device.get("a100-80gb"), device.get("t4")
+    assert [mmq.per_cycle(chip)[0] for chip in (a100, t4)] == [64, 64], "FP32 lanes, fewer than four slots'"
+    for chip, bound in ((a100, 624 / 4), (t4, 130 / 2)):  # 16 conversions a cycle, for 64 and 32 sums
+        assert bound == pytest.approx(mmq.scaling_bound(chip, 3)) and bound < mmq.issue_bound(chip, 3)
+        assert mmq.scaling_bound(chip, 2) == mmq.issue_bound(chip, 2), "two have no conversion"
     case = next(c for c in mmq.ladder(512) if c.impl == "5_large_tiles")
     assert mmq.scaling(case) == 8192 * 512 * (8192 // 32) * 2 // 32
     assert mmq.scaling(next(c for c in mmq.ladder(512) if c.impl == "7_fp16_wgmma")) is None

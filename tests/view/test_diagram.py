@@ -785,7 +785,8 @@ def test_a_roofline_holds_every_recorded_kernel_and_the_recordings_roofs(h200):
         share = f"{row['roof_fraction']:.0%}"
         assert f"{row['operator']} {row['impl']} {share}" in drawing.says
         words = report.WORDS[row["operator"]]
-        assert f"{words} {share}<" in drawn, "the number below the picture"
+        of = {"dram_read": "read", "dram_triad": "triad", "fp16_tensor": "FP16", "bf16_tensor": "BF16"}
+        assert f"{words} {share} of {of[row['roof']]}<" in drawn, "the number below the picture"
         [shown] = table[table["operator"] == row["operator"]]["of its roof"]
         assert shown.startswith(f"{share} of "), "the picture and the table show one shape"
     numbered = len(rows[(rows["flops"] > 0) & (rows["bytes"] > 0)])

@@ -216,6 +216,8 @@ def test_cp_async_hides_copies_behind_products():
     assert copied["V", 0].start == values.start, "values arrive while keys are used"
     assert copied["K", 1].start == next(bar.start for bar in uses if bar.what == "PV")
     assert len(wide.copies) == len(ahead.copies) and wide.end > ahead.end
+    served = [copies.steps_of(source("attention", name)) for name in ("6_cp_async", "7_mma_32_rows")]
+    assert served == [(ahead.end, 64), (wide.end, 128)]
 
 
 def test_a_wait_in_another_place_changes_the_drawing_of_copies():

@@ -83,6 +83,18 @@ def sentence(other: Store) -> str:
     )
 
 
+def same_sms(other: Store) -> str:
+    """That the other GPU has the SMs of the one whose table it is served, so that it tests another memory: a
+    sentence behind another; empty where it has others.
+    """
+    if not dispatch.is_like_reference(other.device):
+        return ""
+    return (
+        f" It has the SMs of the {device.get(dispatch.REFERENCE).name}, as many of the same kind, and is "
+        "served that one's table of choices: so it tests another memory, not another architecture."
+    )
+
+
 def memory(store: Store, other: Store) -> str:
     """How the memory there compares, and how to see every case."""
     here, there = (roofs(each.read("bandwidth"))[_ROOF].value for each in (store, other))

@@ -75,8 +75,10 @@ def kept(rows: pd.DataFrame, *operators: str) -> str:
     return f"The memory kernels {lose} when they run on: {', '.join(shares)} of the burst."
 
 
-def _shape(row: pd.Series) -> str:
+def shape(row: pd.Series) -> str:
     """The sizes of a problem in words."""
+    if pd.notna(row["seq"]) and pd.isna(row["head_dim"]):  # a whole model
+        return f"{row['model']}, {int(row['seq']):,} tokens"
     if pd.notna(row["seq"]):
         noun = "keys" if row["operator"] == "decode_attention" else "tokens"
         window = f", window {int(row['window'])}" if pd.notna(row["window"]) else ""
@@ -103,7 +105,7 @@ def duels(rows: pd.DataFrame, *operators: str, formats: bool = False) -> pd.Data
     found = sides["burst"].merge(sides["sustained"], on=keys, suffixes=("", "_sustained"))
     return pd.DataFrame(
         {
-            "shape": [_shape(row) for _, row in found.iterrows()],
+            "shape": [shape(row) for _, row in found.iterrows()],
             "ours": found["ours"],
             "burst": found["ratio"],
             "burst_peer": found["peer"],

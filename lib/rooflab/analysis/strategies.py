@@ -13,7 +13,6 @@ from rooflab.errors import UsageError
 from rooflab.hardware import crossover, perf_model, roofline
 from rooflab.hardware.perf_model import Machine, strategy
 from rooflab.studies import regimes
-from rooflab.words import counted
 
 OTHERS = ("gemv", "int4", "mmq")  # studies whose rows are products too
 COLUMNS = (  # of the source's own table
@@ -38,8 +37,6 @@ _NAMES = {
     "mmq_fp16_wgmma": "FP16 wgmma",
     "mmq_tiles": "FP16 wgmma in tiles",
 }
-
-_EXACT = ("mmq", "mmq_blocks", "mmq_wgmma")  # MMQ that adds up whole numbers
 
 
 def label(format: str, name: str) -> str:
@@ -157,7 +154,8 @@ def crossovers(
     clocks: Sequence[str] = regimes.CLOCKS,
 ) -> pd.DataFrame:
     """One row a pair and clock: first, second (labels), clock, kind, low, high, at, noise, tokens (how many
-    numbers of tokens both have), says, the finding in words, and least, the fewest tokens both have.
+    numbers of tokens both have), tied, at how many of them neither is faster, says, the finding in words,
+    and least, the fewest tokens both have.
     """
     found = []
     for pair in pairs:
@@ -169,22 +167,29 @@ def crossovers(
             names = pair.names
             facts = (crossing.kind, crossing.low, crossing.high, crossing.at, crossing.noise)
             least = int(ours[ours["batch"].isin(theirs["batch"])]["batch"].min())
-            found.append((*names, clock, *facts, len(crossing.verdicts), crossing.says(*names), least))
-    columns = ["first", "second", "clock", "kind", "low", "high", "at", "noise", "tokens", "says", "least"]
-    return pd.DataFrame(found, columns=columns)
+            words = [word for _, word in crossing.verdicts]
+            tied = words.count(crossover.NEITHER)
+            found.append((*names, clock, *facts, len(words), tied, crossing.says(*names), least))
+    columns = ["first", "second", "clock", "kind", "low", "high", "at", "noise", "tokens", "tied"]
+    return pd.DataFrame(found, columns=[*columns, "says", "least"])
+
+
+WINS, UNDECIDED = "wins", "ahead or undecided"  # at every number of tokens, and at those that decide
 
 
 def briefly(crossing: pd.Series) -> str:
     """One finding of `crossovers` in a word or two: from how many tokens on the second is faster."""
     if crossing["kind"] == "crosses":
         return f"{crossing['low']:.0f} to {crossing['high']:.0f}"
-    words = {crossover.FIRST: "first wins", crossover.SECOND: "second wins", crossover.NEITHER: "level"}
+    words = {crossover.FIRST: f"first {WINS}", crossover.SECOND: f"second {WINS}", crossover.NEITHER: "level"}
     return words.get(str(crossing["kind"]), "no order")
 
 
 def by_clock(table: pd.DataFrame) -> pd.DataFrame:
-    """`crossovers` with a column a clock, each finding briefly."""
-    wide = table.assign(brief=[briefly(row) for _, row in table.iterrows()])
+    """`crossovers` with a column a clock, each finding briefly: who wins, or is ahead where decided."""
+    brief = [briefly(row) for _, row in table.iterrows()]
+    tied = zip(brief, table["tied"], strict=True)
+    wide = table.assign(brief=[text.replace(WINS, UNDECIDED) if some else text for text, some in tied])
     wide = wide.pivot_table("brief", ["first", "second"], "clock", aggfunc="first", sort=False)
     return wide.reindex(columns=[c for c in regimes.CLOCKS if c in wide]).reset_index()
 
@@ -324,117 +329,3 @@ def intensity(rows: pd.DataFrame) -> pd.DataFrame:
     found["intensity"] = [f / b for f, b in zip(flops, moved, strict=True)]
     found["tflop_s"] = flops / found["median_us"] / 1e6
     return found
-
-
-# --- what the sources concluded -----------------------------------------------------------------------------
-
-HOLDS, FLIPS, UNMEASURED = "holds", "flips", "not measured"
-
-
-class Conclusion(NamedTuple):
-    """A source's conclusion, what was measured of it here, whether it holds, and what that depends on."""
-
-    source: str
-    says: str
-    here: str
-    word: str
-    depends_on: str
-
-
-def conclusions(rows: pd.DataFrame, int4_rows: pd.DataFrame) -> pd.DataFrame:
-    """The sources' conclusions about regimes, each judged by `gather`ed rows (and study int4's own, for the
-    source's kernel).
-    """
-    found = [
-        _behind_at_two(int4_rows, rows),
-        _small_projection(rows, "graph", "what a call costs: the kernels alone pay none of it"),
-        _small_projection(
-            rows, "wall", "what a call costs: it takes the host longer than the kernel takes the GPU"
-        ),
-        _shrinks(rows),
-        _halves_at_four(rows),
-        _prompts(rows),
-    ]
-    return pd.DataFrame([each for each in found if each], columns=list(Conclusion._fields))
-
-
-def _behind_at_two(int4_rows: pd.DataFrame, rows: pd.DataFrame) -> Conclusion:
-    says = "INT4 fused wins at one token alone; FP16 is ahead from two on"
-    depends = "reading the weights once for all tokens, which the source's kernel does not"
-    shape = regimes.SOURCE[0]
-    ours = crossover.between(
-        of(rows, "int4_g128", "fused", shape, "graph"), of(rows, "fp16", "cublas", shape, "graph")
-    )
-    if not ours.verdicts:
-        return Conclusion("decode-roofline", says, "", UNMEASURED, depends)
-    here = ours.says("INT4 fused", label("fp16", "cublas"))
-    loops = loop_crossovers(int4_rows, shape) if len(int4_rows) else pd.DataFrame()
-    cold = loops[(loops["clock"] == "graph") & (loops["cache"] == "cold")] if len(loops) else loops
-    if len(cold):
-        here = f"a launch a token: {cold['says'].iloc[0]}; weights read once: {here}"
-    held = ours.kind == "crosses" and ours.high <= 2
-    return Conclusion("decode-roofline", says, here, HOLDS if held else FLIPS, depends)
-
-
-def _small_projection(rows: pd.DataFrame, clock: str, depends: str) -> Conclusion:
-    n, k = regimes.SOURCE[1]
-    says = f"on {n} x {k} INT4 loses to FP16 even at one token"
-    pair = [of(rows, *each, (n, k), clock) for each in PAIRS[0]]
-    one = [part[part["batch"] == 1] for part in pair]
-    if any(part.empty for part in one):
-        return Conclusion("decode-roofline", says, f"by {clock}: none", UNMEASURED, depends)
-    fused, halves = (float(part["median_us"].iloc[0]) for part in one)
-    here = f"by {clock} INT4 runs at {halves / fused:.2f} times the speed of FP16"
-    return Conclusion("decode-roofline", says, here, HOLDS if fused > halves else FLIPS, depends)
-
-
-def _shrinks(rows: pd.DataFrame) -> Conclusion:
-    says = "the gain over dequantising first shrinks with every doubling of the tokens"
-    depends = (
-        "the kernel: more tokens add work to the fused one first, and a step to another variant may show"
-    )
-    table = sweep(rows, regimes.SOURCE[0], 1.0)
-    table = table[table["batch"].isin([b for b in regimes.BATCHES if b <= 32])]
-    gain = table["speedup_vs_two_op"].tolist()
-    if len(gain) < 3:
-        return Conclusion("decode-roofline", says, "", UNMEASURED, depends)
-    here = ", ".join(f"{value:.2f}" for value in gain)
-    most = counted(int(table["batch"].iloc[-1]), "token")
-    here += f" times for 1 to {most} (a step within 2% counts as level and breaks nothing)"
-    falling = all(b <= a * crossover.LEVEL for a, b in zip(gain, gain[1:], strict=False))
-    return Conclusion("decode-roofline", says, here, HOLDS if falling else FLIPS, depends)
-
-
-def _halves_at_four(rows: pd.DataFrame) -> Conclusion:
-    says = "at four tokens FP16 tensor cores lose to dp4a on quantised weights"
-    depends = "bytes a weight, while memory bounds both"
-    mine = rows[(rows["clock"] == "graph") & (rows["batch"] == 4)]
-    keys = ["n", "k"]
-    dp4a = mine[(mine["format"] == "q8_0") & (mine["impl"] == "dp4a")].drop_duplicates(keys).set_index(keys)
-    halves = (
-        mine[(mine["format"] == "fp16") & (mine["impl"] == "cublas")].drop_duplicates(keys).set_index(keys)
-    )
-    both = dp4a.index.intersection(halves.index)
-    if not len(both):
-        return Conclusion("realizar", says, "", UNMEASURED, depends)
-    won = int((dp4a.loc[both, "q3_us"] < halves.loc[both, "q1_us"]).sum())
-    here = f"dp4a is faster on {won} of {len(both)} matrices"
-    return Conclusion("realizar", says, here, HOLDS if won > len(both) / 2 else FLIPS, depends)
-
-
-def _prompts(rows: pd.DataFrame) -> Conclusion:
-    says = "at 1848 tokens integer MMQ is a little ahead of dequantising and cuBLAS"
-    depends = "how much faster int8 tensor cores are than FP16 ones, and the FP32 work of scaling each block"
-    mine = rows[(rows["clock"] == "graph") & (rows["batch"] == 1848) & (rows["format"] == "q8_0")]
-    times = mine.groupby("impl")["median_us"].min()
-    exact = times[times.index.isin(_EXACT)].sort_values()
-    if exact.empty or "two_op" not in times.index:
-        return Conclusion("SharpInference", says, "", UNMEASURED, depends)
-    here = f"the fastest MMQ ({_NAMES[exact.index[0]]}) runs at {times['two_op'] / exact.iloc[0]:.2f} times "
-    here += "the speed of that"
-    if "mmq_fp16_wgmma" in times:
-        gain = times["two_op"] / times["mmq_fp16_wgmma"]
-        here += f", and the kernel that turns weights into FP16 at {gain:.2f}"
-    return Conclusion(
-        "SharpInference", says, here, HOLDS if exact.iloc[0] < times["two_op"] else FLIPS, depends
-    )

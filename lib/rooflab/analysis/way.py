@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from rooflab import paths
+from rooflab.hardware import device
 from rooflab.hardware.crossover import LEVEL
-from rooflab.records.store import Store
+from rooflab.records.store import Store, published_devices
 from rooflab.studies import decode
 from rooflab.words import listed
 
@@ -82,17 +84,40 @@ def same_weights(store: Store) -> tuple[pd.Series, pd.Series] | None:
     return None if own.empty or peers.empty else (peers.iloc[-1], own.iloc[-1])
 
 
+def published(store: Store, study: str = "decode") -> pd.DataFrame:
+    """A study's rows of others' kernels as published for this recording's GPU model; without rows where
+    nothing is.
+    """
+    runs = store.runs()
+    name = f"{device.slug(str(runs['gpu'].iloc[-1]))}-peers" if len(runs) else ""
+    if name not in published_devices(paths.DATA):
+        return store.read(study).iloc[:0]
+    return Store(paths.DATA, name).read(study)
+
+
+def faster_elsewhere(store: Store, least: float) -> pd.DataFrame:
+    """Published rates above `least` tokens a second at which others decode the ladder's model, one sequence,
+    the fastest of each format of weights, slowest first.
+    """
+    rows = published(store)
+    rows = rows[(rows["model"] == decode.MODEL) & (rows["batch"].fillna(1) == 1) & (rows["tok_s"] > least)]
+    return rows.sort_values("tok_s").drop_duplicates("format", keep="last")
+
+
 def like_for_like(store: Store) -> str:
-    """The fair pair in a sentence; empty without one."""
+    """The fair pair in a sentence, with the published rate of the same weights where that is higher; empty
+    without a pair.
+    """
     pair = same_weights(store)
     if pair is None:
         return ""
     theirs, ours = pair
-    return (
-        f"With the same FP16 weights our fastest kernel makes "
-        f"{ours['tok_s'] / theirs['tok_s']:.1f} times the tokens of the fastest library that was recorded, "
-        f"{theirs['impl']}."
-    )
+    text = f"With the same FP16 weights our fastest kernel makes {ours['tok_s'] / theirs['tok_s']:.2f} times "
+    text += f"the tokens of `{theirs['impl']}`, the fastest library measured beside it"
+    others = faster_elsewhere(store, float(theirs["tok_s"]))
+    for row in others[others["format"] == "fp16"].to_dict("records"):
+        text += f", and {ours['tok_s'] / row['tok_s']:.2f} times the published rate of {row['impl']}"
+    return f"{text}."
 
 
 def _usual(case: str) -> bool:
@@ -156,8 +181,8 @@ def _unmerged(store: Store, climbed: pd.DataFrame) -> str:
 
 def bars(store: Store, lessons: Collection[str]) -> str:
     """The ladder as HTML for the site's home: a bar a step, as long as its tokens a second, leading to its
-    lesson's page where that is among `lessons` (stems), and in grey the pair of `same_weights`. Empty where
-    nothing was recorded.
+    lesson's page where that is among `lessons` (stems), and in grey the pair of `same_weights` and what
+    others published that is faster than its library. Empty where nothing was recorded.
     """
     climbed = ladder(store)
     if climbed.empty:
@@ -168,7 +193,7 @@ def bars(store: Store, lessons: Collection[str]) -> str:
         if row["lesson"] in lessons:
             says = f'<a href="{row["lesson"]}.html">{says}</a>'
         rows.append(_line("", f"{row['number']}. {says}", row["format"], _bar(float(row["tok_s"]), most)))
-    for words, one in zip(_PAIR, same_weights(store) or (), strict=False):
+    for words, one in _beside(store):
         bar = _bar(float(one["tok_s"]), most)
         rows.append(_line(' class="way-beside"', words.format(impl=one["impl"]), one["format"], bar))
     head = "<tr><th>Step, with its lesson</th><th>Weights</th><th>Tokens a second</th></tr>"
@@ -176,13 +201,22 @@ def bars(store: Store, lessons: Collection[str]) -> str:
 
 
 _PAIR = (
-    "beside the ladder: the fastest library ({impl})",
+    "beside the ladder: the fastest library measured here ({impl})",
     "beside the ladder: our fastest kernel, same weights",
 )
+_ELSEWHERE = "beside the ladder: {impl}, as published for this GPU"
+
+
+def _beside(store: Store) -> list[tuple[str, pd.Series]]:
+    """The rows that are shown beside the ladder, each with its words."""
+    if (pair := same_weights(store)) is None:
+        return []
+    others = faster_elsewhere(store, float(pair[0]["tok_s"]))
+    return [*zip(_PAIR, pair, strict=True), *((_ELSEWHERE, row) for _, row in others.iterrows())]
 
 
 def _line(kind: str, says: str, form: str, bar: str) -> str:
-    weights = form.partition("_")[0].upper()
+    weights = form.partition("_")[0].upper() if form.startswith("int4") else form.upper()
     cells = f"<td>{says}</td><td>{weights}</td>"
     return f'<tr{kind}>{cells}<td class="way-bar">{bar}</td></tr>'
 

@@ -15,7 +15,6 @@ from rooflab.hardware import device
 from rooflab.records.store import Store
 from rooflab.studies import decode
 from rooflab.view.diagram import report
-from rooflab.words import listed
 
 # What to read with little time: each longer path holds the shorter one.
 PATHS = (
@@ -131,18 +130,11 @@ def pictures(store: Store) -> str:
 
 
 def _whose_roofs(rows: pd.DataFrame) -> str:
-    """Which roof the percentage of each operator is of, by its number in the roofline, and which operators
-    set their own.
-    """
+    """What the percentage of each numbered operator is of, and which operators set their own roof."""
     named = rows[(rows["flops"] > 0) & (rows["bytes"] > 0)] if len(rows) else rows
     named = named.sort_values("roof_fraction", ascending=False) if len(named) else named
-    numbers: dict[str, list[int]] = {}
-    for number, roof in enumerate(named.get("roof", ()), 1):
-        numbers.setdefault(str(roof), []).append(number)
     text = "A percentage is of the operator's own roof"
-    if numbers:
-        text += f": {'; '.join(f'{_ROOFS.get(roof, roof)} {listed(at)}' for roof, at in numbers.items())}"
-    text += "."
+    text += ", which is named behind it." if len(named) else "."
     for number, (operator, roof) in enumerate(zip(named["operator"], named.get("roof", ()), strict=False), 1):
         if (operator, roof) == ("mmq", "fp16_tensor"):
             text += f" Number {number} has 8-bit weights, but its products are FP16 ones."
@@ -159,7 +151,7 @@ def _above(store: Store) -> str:
         return ""
     most, many = over.iloc[-1], len(over)
     sheet = getattr(device.match(readme.gpu_of(store)), str(most["roof"]), None)
-    squares = f"{many} squares are" if many > 1 else "One square is"
+    squares = f"{many} of the kernels drawn are" if many > 1 else "One of the kernels drawn is"
     roof = _ROOFS.get(str(most["roof"]), most["roof"])
     text = "A tensor roof is the rate that a library's product of random matrices reached, not the most that "
     text += "the chip can do, so a kernel may pass it.\n\n<details><summary>Which kernels are above a roof"

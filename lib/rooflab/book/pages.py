@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from rooflab import dispatch, paths
+from rooflab.analysis import strategies
 from rooflab.book import executions, glossary, readme
 from rooflab.book.lessons import Opening, opening
 from rooflab.book.parameters import recorded_devices
@@ -252,9 +253,9 @@ def _attention(store: Store) -> list[str]:
         "Without a name, `ops.attention` takes the rung that was ",
     ]
     head[-1] += (
-        "fastest for the head's width. Here is every recorded shape, with the fastest library beside it "
-        "where one was timed; *heads* are those of the queries / of keys and values. *attention* is that of "
-        "a whole prompt, *decode_attention* that of one new token."
+        "fastest for the head's width. Here is every recorded shape, with the fastest library timed at that "
+        "very shape, which is not every library; *heads* are those of the queries / of keys and values. "
+        "*attention* is that of a whole prompt, *decode_attention* that of one new token."
     )
     fold = f"<details><summary>{len(made)} shapes</summary>"
     return [*head, "", fold, "", *readme.table(pd.DataFrame(made)), "", "</details>", ""]
@@ -288,9 +289,9 @@ def _predictions() -> list[str]:
             made.append([first, _FORMATS[format_].partition(",")[0], *names])
     columns = ["GPU", "weights", *(f"{batch} token{'s' * (batch > 1)}" for batch in tokens)]
     return [
-        "## GPUs without a recording",
+        "## GPUs that the dispatcher has no table for",
         "",
-        f"There the dispatcher predicts, by the law of lesson 07b fitted on {dispatch.REFERENCE} and scaled "
+        f"There it predicts, by the law of lesson 07b fitted on {dispatch.REFERENCE} and scaled "
         f"by datasheets; a GPU with the same SMs as {dispatch.REFERENCE} is served by its table. The log "
         f"says so. Here for {shape[0]} x {shape[1]}; `rooflab tune` replaces it by measurements.",
         "",
@@ -301,7 +302,12 @@ def _predictions() -> list[str]:
 
 def _legend() -> list[str]:
     rows = [
-        {"way": how.name, "weights": _FORMATS[how.format], "what it does": how.says}
+        {
+            "way": how.name,
+            "weights": _FORMATS[how.format],
+            "in lesson 07": strategies.label(how.format, how.name),
+            "what it does": how.says,
+        }
         for how in perf_model.STRATEGIES
     ]
     return ["## The ways", "", *readme.table(pd.DataFrame(rows))]

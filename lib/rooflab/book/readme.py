@@ -2,13 +2,12 @@
 
 import pandas as pd
 
-from rooflab import paths
-from rooflab.analysis import another_gpu
+from rooflab.analysis import another_gpu, way
 from rooflab.hardware import device
 from rooflab.records import compare
 from rooflab.records.case import parse_options
 from rooflab.records.csv_table import is_blank
-from rooflab.records.store import Store, published_devices
+from rooflab.records.store import Store
 from rooflab.studies.bandwidth import roofs
 from rooflab.studies.power import SIZES
 from rooflab.view import plot
@@ -108,7 +107,8 @@ def shape(row: pd.Series) -> str:
     if not pd.isna(row["seq"]):
         seen = f", window {row['window']:,}" if not pd.isna(row["window"]) else ""
         form = str(row["format"]).upper()
-        return f"{row['seq']:,} tokens, {row['heads']} heads of {row['head_dim']}{seen}, {form}"
+        heads = f"{row['heads']}/{row['kv_heads']}"  # of queries, and of keys and values
+        return f"{row['seq']:,} tokens, {heads} heads of {row['head_dim']}{seen}, {form}"
     if not pd.isna(row["k"]):
         tokens = f", {row['batch']:,} tokens" if not pd.isna(row["batch"]) and row["batch"] > 1 else ""
         return f"{row['n']} × {row['k']}{tokens}"
@@ -162,13 +162,13 @@ def _peer(rivals: pd.DataFrame, best: pd.Series, store: Store | None = None) -> 
     if len(timed):
         peer = timed.iloc[0]
         eager = ", called eagerly" if peer["clock"] == "event" else ""
-        more = f" ({_MORE_WORK[peer['impl']]})" if peer["impl"] in _MORE_WORK else ""
+        more = f" (no equal: it {_MORE_WORK[peer['impl']]})" if peer["impl"] in _MORE_WORK else ""
         found, known = [f"{peer['impl']}{more}{eager}: {_achieved(peer)}"], _rate(peer)
     lacking = sorted(set(same.loc[same["median_us"].isna(), "impl"]) - set(timed["impl"]))
     if lacking:
         found.append(f"not recorded: {', '.join(lacking)}")
     if store is not None:
-        there = _published(store, str(best["study"]))
+        there = way.published(store, str(best["study"]))
         there = _same_problem(there[there["operator"] == best["operator"]].assign(cache=best["cache"]), best)
         column = "gb_s" if _streams(best) else "tflop_s"
         there = there[there[column] > known].sort_values(column)
@@ -194,15 +194,6 @@ def _other_weights(rivals: pd.DataFrame, best: pd.Series) -> list[tuple[str, str
     ]
 
 
-def _published(store: Store, study: str) -> pd.DataFrame:
-    """Others' kernels as published for this recording's GPU model, without rows where nothing is."""
-    runs = store.runs()
-    name = f"{device.slug(str(runs['gpu'].iloc[-1]))}-peers" if len(runs) else ""
-    if name not in published_devices(paths.DATA):
-        return store.read(study).iloc[:0]
-    return Store(paths.DATA, name).read(study)
-
-
 def _sustained(store: Store, best: pd.Series) -> tuple[str, str]:
     """What the same case and its fastest rival keep up by themselves, from the study of states; "" where
     it was not timed."""
@@ -219,29 +210,34 @@ def _sustained(store: Store, best: pd.Series) -> tuple[str, str]:
 def models(store: Store, every: bool = True) -> pd.DataFrame:
     """One row for each model and format (or, not `every`, for a model's fastest), one sequence and the most
     that were measured: the tokens a second of our fastest way through the whole model (wall clock), of the
-    fastest recorded peer on the same work, and of the fastest published one if that is faster."""
+    fastest recorded peer, and of the fastest published one if that is faster; of those with such weights, if
+    there are any, else of all."""
     rows = []
     for study, tokens in _WHOLE:
         table = store.read(study)
         table = table[(table["seq"] == tokens) & table["tok_s"].notna()]
         table = table[table["batch"].isin((1, table["batch"].max()))]
-        published = _published(store, study)
+        published = way.published(store, study)
         published = published[published["seq"].isna() | (published["seq"] == tokens)]
         for _, group in table.groupby(["model", "batch"], sort=True):
             model, batch = str(group["model"].iloc[0]), int(group["batch"].iloc[0])
-            peers = group[group["kind"] == "peer"].sort_values("tok_s").tail(1)
-            least = float(peers["tok_s"].max()) if len(peers) else 0.0
+            peers = group[group["kind"] == "peer"]
             there = published[(published["model"] == model) & (published["batch"].fillna(1) == batch)]
-            there = there[there["tok_s"] > least].sort_values("tok_s").tail(1)
-            beside = [f"{row.impl}, {row.format}: {row.tok_s:,.0f}" for row in peers.itertuples()]
-            beside += [f"published: {row.impl}, {row.format}: {row.tok_s:,.0f}" for row in there.itertuples()]
             own = group[group["kind"] == "own"]
             if not every and len(own):
                 own = own[own["format"] == own.sort_values("tok_s")["format"].iloc[-1]]
-            for form, mine in own.groupby("format", sort=True):
+            for form in sorted(own["format"].unique()):
+                mine = own[own["format"] == form]
                 best = mine.sort_values("tok_s").iloc[-1]
                 head = str(parse_options(best["options"]).get("head", form))
                 many = f"{batch} sequences" if batch > 1 else "one sequence"
+                beside = _fastest_alike(peers, form)
+                least = float(beside["tok_s"].max()) if len(beside) else 0.0
+                more = _fastest_alike(there[there["tok_s"] > least], form)
+                named = [f"{row.impl}, {row.format}: {row.tok_s:,.0f}" for row in beside.itertuples()]
+                named += [
+                    f"published: {row.impl}, {row.format}: {row.tok_s:,.0f}" for row in more.itertuples()
+                ]
                 rows.append(
                     {
                         "model": model,
@@ -250,10 +246,19 @@ def models(store: Store, every: bool = True) -> pd.DataFrame:
                         "ours": best["impl"],
                         "tokens a second": f"{best['tok_s']:,.0f}",
                         "of its roof": f"{best['roof_fraction']:.0%} of {best['roof']}",
-                        PEER: "; ".join(beside),
+                        PEER: "; ".join(named),
                     }
                 )
     return pd.DataFrame(rows)
+
+
+_ALIKE = {"int4_g128": ("int4_g128", "q4_0")}  # formats of weights that take about as many bytes
+
+
+def _fastest_alike(rows: pd.DataFrame, form: str) -> pd.DataFrame:
+    """The row with the most tokens a second, among those whose weights are like `form`'s if there are any."""
+    alike = rows[rows["format"].isin(_ALIKE.get(form, (form,)))]
+    return (alike if len(alike) else rows).sort_values("tok_s").tail(1)
 
 
 def device_line(store: Store) -> str:
@@ -320,9 +325,9 @@ def markdown(store: Store) -> str:
     kernels = results(store)
     if kernels.empty:
         return f"There is no recording of {store.device} yet.\n"
-    whole = models(store, every=False)
+    whole = models(store)
     parts = {
-        "Operators, in a burst": kernels.assign(operator=kernels["operator"].map(_in_words)),
+        "Operators": kernels.assign(operator=kernels["operator"].map(_in_words)),
         "Whole models": whole,
         "Sustained, as power allows": kept_up(store),
         "The same products by peers with weights in another format": other_weights(store),
@@ -340,6 +345,7 @@ def markdown(store: Store) -> str:
     for place, (head, part) in enumerate(parts.items()):
         if len(part) and place < 2:
             lines += ["", f"**{head}**", "", *table(part)]
+            lines += ["", _CONDITIONS[place]]
             lines += ["", _PASSED] if any(map(_passes, part["of its roof"])) else []
             lines += (
                 ["", _HEADS] if "weights" in part and part["weights"].str.endswith("q8_0 head").any() else []
@@ -351,6 +357,15 @@ def markdown(store: Store) -> str:
     return "\n".join(lines) + "\n"
 
 
+_CONDITIONS = (
+    "Caches are cold; the clock is a CUDA graph's, but for peers called eagerly. Of attention and quantised "
+    "products, which power could slow, the GPU rests before each sample (a burst). Heads are those of "
+    "queries / of keys and values. `q8_0` finds its vector in 8 bits; lesson 07 counts what making them "
+    "takes. A stream at 100% sets its own roof.",
+    f"Decoding starts after {_WHOLE[0][1]} tokens; the clock is the host's; weights are random, of the real "
+    "shapes. A peer has weights of as many bits, where such a peer is known. *Published*: by others for this "
+    "GPU model, on another card and day.",
+)
 _PASSED = (
     "A share above 100%: a tensor roof is the rate that cuBLAS reached on a product of 8,192³, not a limit "
     "of the chip. Another kernel can pass it; the datasheet's rate is the limit."

@@ -56,8 +56,8 @@ number was measured on a named GPU or says who published it, and one command mea
 {pictures}
 ## Whose claims are on trial
 
-The claims on trial come from three public projects. The lessons named behind each call it *the source*, or
-by its name:
+The claims on trial come from three public projects. In the lessons listed behind it, each is called *the
+source*, or by its name:
 [decode-roofline](https://github.com/rishi-more-2003/decode-roofline), which profiled Qwen2.5-1.5B on an RTX
 4070 Laptop (lessons 02, 04 and 07); [realizar](https://github.com/paiml/realizar), whose specification names
 goals for an RTX 4090 (lessons 00 to 03); and [SharpInference](https://github.com/pekkah/SharpInference),

@@ -36,15 +36,15 @@ import pandas as pd
 from rooflab.analysis import coalescing
 from rooflab.analysis.evidence import BEST, Evidence, NoEvidence
 from rooflab.claims.bars import Bar, number
-from rooflab.claims.measures import MEASURES
+from rooflab.claims.measures import MEASURES, UNMEASURED
 from rooflab.errors import UsageError
 from rooflab.records.yaml_file import loaded
 
 __all__ = ["BEST", "Bar", "Claim", "Evidence", "NoEvidence", "Test", "Verdict", "board", "judge", "number"]
 
 # The one vocabulary of verdicts. A test gets HOLDS, SHORT (neither its prediction nor its refutation; a goal
-# that is missed), REFUTED or UNRECORDED; a claim that only a restatement bears out RESCALED, or DIRECTION
-# where the restatement asks for the effect and not for its size; one that no recording can answer ELSEWHERE.
+# that is missed), REFUTED, UNRECORDED, or ELSEWHERE where no recording can answer it; a claim that only a
+# restatement bears out RESCALED, or DIRECTION where the restatement asks for the effect and not for its size.
 HOLDS, RESCALED, DIRECTION = "holds", "holds, rescaled", "holds in direction only"
 SHORT, REFUTED = "falls short", "refuted"
 ELSEWHERE, UNRECORDED = "not testable here", "not recorded"
@@ -63,10 +63,11 @@ class Test:
     """How a claim is asked of a recording: what `measure` gives for `args` and `subject` is the `quantity`,
     printed by `form`; it should meet `bar`, and `refuted` is what its author would take for a refutation
     (None: anything but the bar). A restatement has an `id`, a sentence and a `reason` of its own where a
-    lesson shows it; one that `opposes` its claim expects the contrary and rescues nothing by holding; one of
-    `direction` asks which of two is faster and not by how much; one that is `ours` is asked of this course's
-    fastest kernel, whatever the author's does. `where` narrows all recorded rows that the
-    measure reads to those with these values, a power state for one.
+    lesson shows it; one that `opposes` its claim expects the contrary, and one `aside` asks a neighbour of
+    it, another kernel or setting: neither rescues it by holding; one of `direction` asks which of two is
+    faster and not by how much; one that is `ours` is asked of this course's fastest kernel, whatever the
+    author's does. `where` narrows all recorded rows that the measure reads to those with these values, a
+    power state for one.
     """
 
     __test__ = False  # for pytest
@@ -85,6 +86,7 @@ class Test:
     restated: bool = False
     reason: str = ""
     opposes: bool = False
+    aside: bool = False
     direction: bool = False
     ours: bool = False
 
@@ -125,6 +127,12 @@ class Claim:
     def name(self) -> str:
         """The id within its source or lesson: "H1"."""
         return self.id.partition("-")[2]
+
+    @property
+    def deciding(self) -> tuple[Test, ...]:
+        """The tests that its verdict rests on: not one that opposes it, stands aside or has no measure."""
+        known = (test for test in self.tests if test.measure != UNMEASURED)
+        return tuple(test for test in known if not test.opposes and not test.aside)
 
 
 class Verdict(NamedTuple):
@@ -264,7 +272,8 @@ def judge(test: Test, evidence: Evidence, subject: str = "", **changed: Any) -> 
     """
     subject = subject or test.subject
     args = _of_subject({**test.args, **changed}, subject)
-    asked = Verdict(UNRECORDED, test.asked(), subject, ours=test.ours or subject == BEST)
+    open_ = ELSEWHERE if test.measure == UNMEASURED else UNRECORDED
+    asked = Verdict(open_, test.asked(), subject, ours=test.ours or subject == BEST)
     try:
         found = MEASURES[test.measure](evidence.only(**test.where) if test.where else evidence, **args)
     except NoEvidence as missing:
@@ -290,9 +299,9 @@ def _of_subject(args: Any, subject: str) -> Any:
 
 def verdict(claim: Claim, evidence: Evidence) -> Verdict:
     """The verdict on a claim: that of the first test that holds, else of the first that could be judged."""
-    if not claim.tests:
+    if not claim.deciding:
         return Verdict(ELSEWHERE, f"it needs {claim.needs}")
-    found = [(test, judge(test, evidence)) for test in claim.tests if not test.opposes]
+    found = [(test, judge(test, evidence)) for test in claim.deciding]
     for test, one in found:
         if one.word == HOLDS:
             again = DIRECTION if test.direction else RESCALED

@@ -58,14 +58,18 @@ def board(claims: Iterable[Claim], evidence: Evidence) -> pd.DataFrame:
 
 
 def beside(claim: Claim, evidence: Evidence, found: Verdict) -> str:
-    """What a verdict does not show, in sentences: what the claim's test leaves open, and, where it holds as
-    stated, those of its named restatements that do not hold.
+    """What a verdict does not show, in sentences: what the claim's test leaves open; where it holds as
+    stated, those of its named restatements that do not hold; and what came of the tests beside it.
     """
     said = [claim.beside] if claim.beside and found.value == found.value else []
-    named = [test for test in claim.tests if test.id and not test.opposes and found.word == HOLDS]
-    for test, again in ((test, judge(test, evidence)) for test in named):
-        if again.word in (REFUTED, SHORT):
-            said.append(f"Asked as {test.id} it does not hold: {again.tested}; measured {again.measured}.")
+    for test in claim.tests:
+        again = judge(test, evidence) if test.id and not test.opposes else Verdict(UNRECORDED)
+        how = f": {again.tested}; measured {again.measured}."
+        if test.aside and again.word != UNRECORDED:
+            verb = "holds" if again.word == HOLDS else "does not hold"
+            said.append(f"Its neighbour {test.id}, which decides nothing, {verb}{how}")
+        elif found.word == HOLDS and again.word in (REFUTED, SHORT):
+            said.append(f"Asked as {test.id} it does not hold{how}")
     return " ".join(said)
 
 

@@ -1,7 +1,10 @@
-"""Checkers of lesson 03's exercises: sectors, blocks, tests on two kernels, three kernels to mend, tokens."""
+"""Checkers of lesson 03's exercises: sectors, blocks, a transpose, tests on two kernels, three kernels to
+mend, tokens.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ from rooflab.exercises.kernels import (
     Trial,
     kernel_task,
     least_used,
+    most_conflicts,
     most_requests,
     most_sectors,
     uses_shared,
@@ -203,6 +207,21 @@ def _not_zeroed() -> Iterator[Trial]:
     """The result must not depend on what y held."""
     for n, k in ((40, 300), (300, 512), (7, 1), (257, 257)):
         yield _product(n, k, *faults.launch_of(n))
+
+
+@kernel_task(
+    "03.9",
+    entry="transpose",
+    targets=[most_sectors("a", 4), most_sectors("b", 4, "store"), uses_shared(), most_conflicts()],
+    right="rows are read and rows are written; what turns them is shared memory, without a bank conflict.",
+)
+def _transpose() -> Iterator[Trial]:
+    """The transpose, a tile of 32 x 32 a block of 32 x 8 threads."""
+    for rows, columns in ((64, 96), (33, 70), (100, 40), (1, 5)):
+        a = np.random.default_rng(rows).standard_normal((rows, columns), dtype=np.float32)
+        arguments = [a, np.empty((columns, rows), np.float32), ctypes.c_uint(rows), ctypes.c_uint(columns)]
+        grid = (-(-columns // 32), -(-rows // 32))
+        yield Trial(f"{rows} x {columns}", grid, (32, 8), arguments, {1: np.ascontiguousarray(a.T)})
 
 
 @checker("03.5")

@@ -28,6 +28,7 @@ _RACES: tuple[tuple[Times, Times, str], ...] = (
     (_rising(1, 2, 4, 8, 16), _flat(6), "a plain crossover"),
     (_rising(1, 2, 5.95, 6.05, 16), _flat(6), "two sizes at which neither wins"),
     (_flat(6), _flat(6.05), "two that are level throughout"),
+    (_rising(1, 2, 6, 8, 16, spread=0.01), _flat(6.05, 0.01), "medians within 2% at one size"),
     (_flat(1), _flat(6), "a first that always wins"),
     (_flat(6), _flat(1), "a second that always wins"),
     (_rising(1, 9, 1, 9, 9), _flat(6), "an order that changes three times"),

@@ -48,15 +48,20 @@ class Device:
 
     @property
     def threads_per_sm(self) -> int:
-        """Threads that an SM holds at once, by the CUDA C++ Programming Guide's table of compute
-        capabilities.
-        """
-        return {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}.get(self.compute_capability, 2048)
+        """Threads that an SM holds at once."""
+        return threads_of_an_sm(self.compute_capability)
 
     @property
     def has_hopper(self) -> bool:
         """Whether sm_90a code (wgmma, tensor memory access) runs on this GPU."""
         return self.compute_capability == (9, 0)
+
+
+def threads_of_an_sm(capability: tuple[int, ...]) -> int:
+    """Threads that an SM holds at once, by the CUDA C++ Programming Guide's table of compute capabilities."""
+    fewer: dict[tuple[int, ...], int] = {(7, 5): 1024}
+    fewer |= dict.fromkeys(((8, 6), (8, 7), (8, 9), (12, 0)), 1536)
+    return fewer.get(capability, 2048)
 
 
 # GB/s of a lane of PCI Express by generation, after line coding (128b/130b from generation 3 on), from the

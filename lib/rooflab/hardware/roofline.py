@@ -195,6 +195,14 @@ def issue_slots(sms: int, ghz: float) -> float:
     return sms * 4 * 32 * ghz
 
 
+def conversions(capability: tuple[int, int]) -> int:
+    """Whole numbers that an SM turns into floats in a cycle: 16 by the I2F of compute capability 7.x, as the
+    CUDA C++ Programming Guide's throughputs have it; the compiler makes it for 8.0, too. From 8.6 on it makes
+    I2FP, taken for 64: an H200's rungs convert more than 16.
+    """
+    return 64 if capability >= (8, 6) else 16
+
+
 def instructions_afforded(bits: float, gb_s: float, sms: int, ghz: float) -> float:
     """Thread instructions that each weight of so many bits may cost where they come at a bandwidth."""
     return issue_slots(sms, ghz) / (gb_s / (bits / 8))  # weights a nanosecond

@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from rooflab.hardware import device
 from rooflab.lab import Lab
 from rooflab.view import diagram, display, plot
 
@@ -49,6 +50,12 @@ def facts(here: Lab, study: str, *more: str) -> None:
 def named_facts(here: Lab, gpu: str, study: str, more: Mapping[str, object]) -> None:
     """Show a GPU, where its figures are from, the run of a study and `more` by name, in one line."""
     one_line({"GPU": gpu, "Figures": SOURCES[here.mode], "Run": here.run_of(study)["run"], **more})
+
+
+def thread_slots(here: Lab) -> int:
+    """Threads that an SM of the run's GPU holds at once."""
+    parts = str(here.run["compute_capability"]).split(".")
+    return device.threads_of_an_sm(tuple(int(part) for part in parts if part.isdigit()))
 
 
 def spread(rows: Rows, error: str = ".1e", us: str = ",.1f") -> None:

@@ -7,6 +7,7 @@ import pandas as pd
 from rooflab import lab as labs
 from rooflab.hardware import device
 from rooflab.ops import Rung
+from rooflab.pages import thread_slots
 from rooflab.paths import ROOT
 from rooflab.studies import environment
 from rooflab.view import diagram, display
@@ -21,6 +22,14 @@ def ramp(lab: labs.Lab, n: int) -> pd.DataFrame:
     """The rows of saxpy over n elements: its two rungs and torch.add."""
     return lab.measure("environment", environment.ramp(n))
 
+
+_PROGRAM = (
+    "`cudaMalloc` reserves memory on the device, `cudaMemcpy` copies to it and back.",
+    "`sum_all<<<blocks, threads>>>(...)` launches. The host waits at `cudaDeviceSynchronize`.",
+    "The grid may be smaller than the array: a thread adds up every element that lies a whole grid further "
+    "on (a *grid-stride loop*).",
+    "A launch returns no error code; `cudaGetLastError` and `cudaDeviceSynchronize` do.",
+)
 
 # What eight lanes hold in the drawing of a sum.
 HELD = (3, 1, 4, 1, 5, 9, 2, 6)
@@ -50,6 +59,16 @@ def timed(rows: pd.DataFrame, gpu: str) -> None:
     )
 
 
+def chosen(lab: labs.Lab) -> None:
+    """Say how many threads a block should have, by what an SM of this GPU holds."""
+    slots, registers = thread_slots(lab), REGISTERS_KIB * 1024 // 4
+    display.say(
+        "**How many threads a block?** Up to 1,024, in multiples of 32, since warps are whole; 128 or 256 is "
+        f"a good start. An SM of this GPU holds {slots:,} threads and {registers:,} registers of 4 bytes, so "
+        f"it holds fewer threads where each needs more than {registers // slots} registers."
+    )
+
+
 def summed(rung: Rung) -> None:
     """Draw how a block of the rung's default size adds up: over lanes, then over warps."""
     diagram.block_sum(HELD, rung.with_defaults({})["THREADS"] // LANES).show()
@@ -69,6 +88,13 @@ def memories(lab: labs.Lab) -> None:
                 "__shared__ float tile[256];",
                 "one block",
                 f"{spec.shared_kb_per_block} KiB a block" if spec else "",
+                "not measured here",
+            ),
+            (
+                "L1 cache",
+                "(no name)",
+                "the blocks of one SM",
+                "on the SM, shares its memory with shared memory",
                 "not measured here",
             ),
             (
@@ -93,7 +119,8 @@ def memories(lab: labs.Lab) -> None:
 
 
 def program() -> None:
-    """Show examples/sum.cu, a sum as a program of its own, behind one line to click."""
+    """Show examples/sum.cu, a sum as a program of its own, with notes on it, behind one line to click."""
     text = (ROOT / "examples" / "sum.cu").read_text()
     head = f"The whole program, examples/sum.cu: {len(text.splitlines())} lines"
-    display.say(f"<details><summary>{head}</summary>\n\n```cuda\n{text}```\n\n</details>")
+    notes = "\n".join(f"- {note}" for note in _PROGRAM)
+    display.say(f"<details><summary>{head}</summary>\n\n{notes}\n\n```cuda\n{text}```\n\n</details>")

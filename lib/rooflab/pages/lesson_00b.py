@@ -316,10 +316,12 @@ def neighbours(rows: Rows, operator: str) -> None:
     )
     twice = moved.duplicated(["operator", "impl"], keep=False)
     moved["impl"] = moved.impl.where(~twice, moved.impl + " " + moved.format.fillna(""))
-    heads = {"operator": "operator", "impl": "kernel", "burst_us": "burst, µs"}
+    sizes = moved.replace("", pd.NA)
+    moved["shape"] = [states.shape(row) for _, row in sizes.iterrows()]
+    heads = {"operator": "operator", "impl": "kernel", "shape": "shape", "burst_us": "burst, µs"}
     heads |= {"sustained_us": "sustained", "after_cool_us": "behind copies"}
     heads |= {"after_hot_us": "behind products", "after_hot_mhz": "its clock, MHz"}
-    for name in list(heads)[2:]:
+    for name in list(heads)[3:]:
         moved[name] = [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in moved[name]]
     formats = {"ratio": "{:.2f}"}
     heads |= {"ratio": "products ÷ copies"}
@@ -391,7 +393,7 @@ def claims(lab: Lab, clocked: Rows, cached: Rows, sides: Rows) -> None:
     display.fold_parts(f"{title}, and the command that measures them again", [rows, again])
 
 
-def takeaway(times: Rows, sides: Rows, handovers: Rows) -> None:
+def takeaway(times: Rows, sides: Rows, handovers: Rows, gpu: str) -> None:
     """What to take away, computed."""
     small, us = times.iloc[0], handovers.median_us
     calls = us[us.index.str.startswith("eager")]
@@ -401,11 +403,11 @@ def takeaway(times: Rows, sides: Rows, handovers: Rows) -> None:
         floor = f" But of its {small.graph:.2f} µs a node with an empty kernel takes {node:.2f}, so at this "
         floor += "size `graph`, too, reads mostly what any kernel costs."
     display.say(
-        f"- Ask `graph` how fast a kernel is. For a small one `event` says "
+        f"- Ask `graph` how fast a kernel is. For a small one on the {gpu} `event` says "
         f"{plot.number(small.event / small.graph)} times as much: it times the launch, too.{floor}\n"
-        f"- Say cold or warm: the same kernel differs by up to {sides.gain.max():.1f} times.\n"
-        f"- An eager call from Python costs {low:.0f} to {high:.0f} µs, depending on the launcher; a node "
-        f"of a graph {node:.2f} µs; a grid barrier {us[environment.BARRIER]:.2f} µs."
+        f"- Say cold or warm: there the same kernel differs by up to {sides.gain.max():.1f} times.\n"
+        f"- An eager call from Python costs {low:.0f} to {high:.0f} µs there, depending on the launcher; a "
+        f"node of a graph {node:.2f} µs; a grid barrier {us[environment.BARRIER]:.2f} µs."
     )
 
 

@@ -32,7 +32,8 @@ def bandwidth(rows: Rows, here: Lab, size: str) -> Opening:
     text += f", {best['gb_s'] / here.spec.dram_gb_s:.0%} of its datasheet" if here.spec else ""
     share = first["gb_s"] / best["gb_s"]
     text += f"; the kernel that one writes first reaches {share:.0%} of that"
-    text += ", with every byte used, partly because it keeps too few in flight" if share < 0.9 else ""
+    if share < 0.9:
+        text += ". It uses every byte that it fetches. It is slow partly because it keeps too few in flight"
     able = [
         "compute how many bytes a memory needs in flight (Little's law)",
         "bring a streaming kernel to the roof",

@@ -8,7 +8,7 @@ import pandas as pd
 
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
-from rooflab.pages import Rows, spread
+from rooflab.pages import Rows, spread, thread_slots
 from rooflab.pages.lesson_01 import rate_around
 from rooflab.studies import bandwidth, environment
 from rooflab.view import diagram, display, explorer, plot
@@ -31,9 +31,10 @@ def needed(chase: Any, dram_sheet: Any, gpu: Any, sms: Any, here: Lab) -> Any:
     """Say how many bytes the memory needs in flight; the latency in nanoseconds that this follows from."""
     latency = environment.latency_ns(chase) or float("nan")
     need = roofline.bytes_in_flight(dram_sheet, latency)
-    each, wide, slots = need / sms / 4, need / sms / 16, _slots(here)
+    each, wide, slots = need / sms / 4, need / sms / 16, thread_slots(here)
+    rate = "the datasheet's " if here.spec else ""
     text = (
-        f"On the {gpu} a load from DRAM takes {latency:.0f} ns. At {dram_sheet:,.0f} GB/s, "
+        f"On the {gpu} a load from DRAM takes {latency:.0f} ns. At {rate}{dram_sheet:,.0f} GB/s, "
         f"**{need / 2**20:.1f} MiB** must be under way at every moment: "
         f"**{need / sms / 1024:.3g} KiB on each of {sms} SMs**. With one 4-byte load a "
         f"thread that takes {each:,.0f} threads an SM, with one 16-byte load {wide:,.0f}. "
@@ -55,11 +56,6 @@ def latencies(chases: Any, gpu: str, l2_bytes: int) -> None:
     steps = environment.latencies(chases)
     text = f"L2 answers in **{l2_ns:.0f} ns**, DRAM in **{dram_ns:.0f} ns**, {dram_ns / l2_ns:.1f} times as "
     text += "long."
-    late = steps[(steps.cache == "warm") & (steps.table_bytes < l2_bytes) & (steps.median_ns > 1.2 * l2_ns)]
-    if len(late):
-        size = late.table_bytes.min()
-        text += f" A warm table of {plot.size_text(size)}, {size / l2_bytes:.0%} of the L2, already takes "
-        text += f"{late.median_ns.min():.0f} ns a load."
     display.say(text)
     shown = steps.assign(size=steps.table_bytes.map(plot.size_text)).sort_values(["cache", "table_bytes"])
     heads = {"size": "table", "cache": "cache", "median_ns": "ns a load"}
@@ -121,19 +117,6 @@ def counted_reads(gpu: Any, here: Any) -> Any:
     return counted
 
 
-_SLOTS = {
-    "7.5": 1024,
-    "8.6": 1536,
-    "8.7": 1536,
-    "8.9": 1536,
-    "12.0": 1536,
-}  # of an SM, by capability; else 2048
-
-
-def _slots(here: Lab) -> int:
-    return _SLOTS.get(str(here.run["compute_capability"]), 2048)
-
-
 def explained(counted: Any) -> None:
     """Say whether the counters explain the first rung's time."""
     found = counted[counted["operator"] == "read"]
@@ -165,7 +148,7 @@ def held(slow: Any, each: float, slots: int) -> diagram.Held | None:
 def why_slow(counted: Any, need: float, sms: int, here: Any) -> None:
     """Draw and say what keeps the first rung from the bytes in flight that it could have."""
     found = counted[counted["operator"] == "read"]
-    slots, each = _slots(here), need / sms
+    slots, each = thread_slots(here), need / sms
     one = held(found.iloc[0], each, slots) if len(found) else None
     if one is None:
         return
@@ -260,10 +243,14 @@ def loaded(gpu: Any, sweep: Any, latency: Any, need: Any, read_roof: Any, sms: A
     text += f"{sweep['bytes_per_sm'].iloc[-1] / 1024:.0f} KiB; a lone load took "
     text += f"{latency:.0f} ns. "
     if len(ok):
-        enough = ok["bytes_per_sm"].iloc[0]
-        text += (
-            f"{_steps(sweep, read_roof)}, {enough * sms / need:.1f} times what the empty latency asks for. "
-        )
+        first, lone = ok.iloc[0], roofline.bytes_in_flight(read_roof, latency)
+        enough = first["bytes_per_sm"] * sms
+        text += f"{first['gb_s'] / read_roof:.0%} of the read roof take {enough / 2**20:.1f} MiB on all SMs, "
+        text += f"{enough / need:.1f} times what the empty latency asks for"
+        if abs(lone / need - 1) > 1e-3:
+            text += " at the datasheet's rate. At the read roof, by which lesson 03 counts, it asks for "
+            text += f"{lone / 2**20:.1f} MiB"
+        text += ". "
     if len(twins):
         spread = twins["gb_s"].max() / twins["gb_s"].min() - 1
         text += "Whether the same bytes come from more blocks or from more loads a "

@@ -96,7 +96,8 @@ def model_said(model: Model, weights: str) -> None:
         f"numbers ({model.mlp:,} between up and down), a vocabulary of {model.vocab:,}. "
         f"Attention is split into {model.heads} query heads of {model.head_dim} numbers; "
         f"they share {model.kv_heads} heads of keys and values. A token needs "
-        f"{len(layer):,} × {model.layers:,} + 1 = **{model_shapes.gemvs(model) + 1} weight products**."
+        f"{len(layer):,} × {model.layers:,} + 1 = **{model_shapes.gemvs(model) + 1} weight products**: the 1 "
+        "is `lm_head`, which turns the last vector into a score for each word of the vocabulary."
         + (
             " The weights here are random numbers in the model's shapes: it makes the same launches and "
             "reads as many bytes, but writes no text."
@@ -124,22 +125,31 @@ def half_layers(rows: Rows, trace: Rows, context: int) -> None:
     call = float(busy.wall_per_launch_us["eager"])
     work = sum(kernel.us for kernel in part)
     share = 100 * work / steps.eager_spans(part, call)[-1][1]
-    text = f"These are {len(part)} of the {layer} launches of an eager layer; {share:.0f}% of their time the "
-    text += f"GPU works. Over the whole token it works {busy.busy_pct['eager']:.0f}%"
+    text = f"Drawn are the last {len(part)} of the {layer} launches of a layer. In the time that eager needs "
+    text += f"for them the GPU works {share:.0f}%; in that of the whole token {busy.busy_pct['eager']:.0f}%"
     each, every = work / len(part), eager.us.sum() / eager.launches.sum()
     if each > every and share > busy.busy_pct["eager"]:
-        text += f": a launch drawn is {each:.1f} µs of work on average, one of the token {every:.1f}"
+        text += f", because these kernels are longer: {each:.1f} µs on average, over the token {every:.1f}"
     display.say(f"{text}.")
 
 
-def bound(rows: Rows, roof: float) -> Rows:
-    """Show the least time of a token by its bytes, and return it: columns seq, mb, us, tok."""
+def bound(rows: Rows, roof: float, model: Model) -> Rows:
+    """Show the least time of a token by its bytes, say how these come about, and return it: columns seq, mb,
+    us, tok.
+    """
     first = rows.drop_duplicates("seq").sort_values("seq")
     found = pd.DataFrame({"seq": first.seq, "mb": first.bytes / 1e6, "us": first.bytes / roof / 1e3})
     found["tok"] = 1e6 / found.us
     heads = {"seq": "context, tokens", "mb": "MB read a token", "us": "at least, µs"}
     heads |= {"tok": "at most, tok/s"}
     display.table(found, heads, dict.fromkeys(heads, "{:,.0f}"))
+    millions = (model_shapes.body(model) + model_shapes.head(model)) / 1e6
+    display.say(
+        f"The MB: {millions:,.0f} million weights × 2 bytes are {2 * millions:,.0f}. To these come the keys "
+        "and values of the context and of the token itself, "
+        f"{model_shapes.kv_bytes_per_token(model):,} bytes a token: {model.layers} layers × {model.kv_heads} "
+        f"heads × {model.head_dim} numbers × 2 (a key and a value) × 2 bytes."
+    )
     return found
 
 

@@ -380,8 +380,8 @@ def roofline_said(products: Rows, prompt: Rows, tokens: int, read: float, peak: 
     """Say where one token's products lie under the roofline, and those of a prompt of `tokens`."""
     ridge = roofline.ridge(read, peak)
     display.say(
-        "One token's products do about one FLOP for each byte; the ridge lies at "
-        f"{ridge / products.intensity.max():.0f} times that. The small ones lie lowest: they reach neither "
+        "One token's products do about one FLOP for each byte, and the ridge lies at "
+        f"{ridge:.0f}. The small ones lie lowest: they reach neither "
         f"the memory's rate nor the arithmetic's.{_prompt_side(products, prompt, tokens, ridge)}"
         if ridge > 20
         else f"One token's products lie left of the ridge at {ridge:.0f} FLOP per byte."
@@ -409,12 +409,13 @@ def takeaway(products: Rows, step: Rows, timed: Rows, gpu: str, read: float) -> 
     head, small = products.set_index("part").loc["lm_head"], _small(step)
     known = (small["class"] == "weight").sum()
     display.say(
-        f"- The weight products read what they must, within {off_percent(products).abs().max():.0f}%.\n"
-        f"- On {gpu} a product by cuBLAS costs about {fixed:.1f} µs besides its bytes. So `lm_head` "
+        f"- On the {gpu} the weight products read what they must, within "
+        f"{off_percent(products).abs().max():.0f}%.\n"
+        f"- There a product by cuBLAS costs about {fixed:.1f} µs besides its bytes. So `lm_head` "
         f"reaches {head.pct:.0f}% of the roof, "
         f"`{products.part[products.pct.idxmin()]}` {products.pct.min():.0f}%. Fewer products help, or a "
         "shorter fixed time.\n"
-        f"- {len(small)} of {len(step)} counted launches are too small for this GPU: a higher rate of memory "
+        f"- {len(small)} of {len(step)} counted launches are too small for it: a higher rate of memory "
         f"does not help them. A fixed time was measured for products only, {known} of the {len(small)}; the "
         "others were not timed without their work."
     )

@@ -13,8 +13,8 @@ from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.ops import Rung, gemv
 from rooflab.pages import Opening, Rows, spread
-from rooflab.pages.lesson_03b import foretold, latency
-from rooflab.pages.lesson_03b_climb import measured_need
+from rooflab.pages.lesson_03b import foretold
+from rooflab.pages.lesson_03b_climb import flying, latency, measured_need, mib
 from rooflab.studies import gemv as study
 from rooflab.studies import traces
 from rooflab.view import diagram, display, page, plot
@@ -38,6 +38,8 @@ def opening(here: Lab, rows: Rows, gpu: str, sms: int, ceiling: float, n: int) -
         needed = in_flight(n) * two["predicted_us"] * ceiling * 1e3 / two["bytes"]  # at the same latency
         text += f", where the read roof needs {needed / 2**20:.1f} MiB{measured_need(here)}"
         text += f", and work for only {blocks_of(n)} of {sms} SMs." if idle else "."
+    text += " The two kernels differ in order, threads and bytes in flight, so their times do not say what "
+    text += "coalescing alone is worth."
     able = [
         "count the sectors of a load on paper, and check them on your CPU",
         "write a coalesced kernel",
@@ -111,16 +113,11 @@ def measured(rows: Rows) -> None:
     """Show every contestant with its error, the longer of the two bounds, its time and registers."""
     rows = rows.copy()
     spread(rows)
-    rows["by"], note = foretold(rows)
-    names = {
-        "impl": "Rung or peer",
-        "gate": "Error (allowed)",
-        "predicted_us": "Foretold (µs)",
-        "by": "By",
-    }
+    rows["foretold"], rows["by"] = foretold(rows)
+    names = {"impl": "Rung or peer", "gate": "Error (allowed)", "foretold": "Foretold (µs)", "by": "By"}
     names |= {"median_us": "Median (µs)", "quartiles": "Quartiles (µs)", "registers": "Registers"}
-    forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
-    display.table(rows, names, forms, f"Errors, predictions and times{note}", folded=True)
+    forms = dict.fromkeys(("foretold", "median_us"), "{:,.1f}")
+    display.table(rows, names, forms, "Errors, predictions and times", folded=True)
 
 
 def standing(rows: Rows, gpu: str, sms: int, n: int) -> None:
@@ -216,8 +213,7 @@ def what_explains_it(rows: Rows, here: Lab, n: int) -> None:
     text = f"Rung 2 has a thread a column: {n:,} threads in {blocks} blocks of {threads}"
     idle = sms - blocks
     text += f", and {idle} of the {gpu}'s {sms} SMs have nothing to do" if idle > 0 else ""
-    text += ". Each thread has four loads of 4 bytes under way (`#pragma unroll 4`). The same in rung 1, "
-    text += f"whose threads are 32 times as many, makes {plot.size_text(16 * 32 * min(n, 32 * sms))}. "
+    text += ". Each thread has four loads of 4 bytes under way (`#pragma unroll 4`). "
     if other["predicted_us"] == other["predicted_us"]:
         part, wait = other["predicted_us"] / other["median_us"], latency(here)
         text += "By **Little's law**, bytes in flight ÷ latency is all the bandwidth they can ask for"
@@ -231,6 +227,31 @@ def what_explains_it(rows: Rows, here: Lab, n: int) -> None:
         text += "**So bytes in flight would explain most of the time.** " if 0.5 < part < 2 else ""
     tried = "changes blocks and bytes in flight one at a time, and tells which of the two costs the time."
     display.say(f"{text}[Part 03b](03b_filling.ipynb) {tried}")
+    display.say(_rung_1(rows, here, n))
+
+
+def _rung_1(rows: Rows, here: Lab, n: int) -> str:
+    """Whether rung 1 has bytes enough in flight, what its sectors waste, and how a coalesced rung with
+    as many threads and bytes in flight compares, where part 03b times one.
+    """
+    one, roof = rows.set_index("impl").loc["1_strided"], here.roof["dram_read"].value
+    most = 16 * 32 * min(n, 32 * int(here.run["sms"]))  # an SM holds 32 blocks
+    needed = roofline.bytes_in_flight(roof, latency(here))
+    text = f"As much a thread in rung 1, whose threads are 32 times as many, makes {plot.size_text(most)}"
+    sectors = float(study.sectors(*study.first_request(gemv.LADDERS["gemv"][0], n, n, {"THREADS": 32})))
+    if most > needed and one["roof_fraction"] < 0.5 and sectors > 4:
+        text += (
+            f", more than the {mib(needed)} that the roof needs at least: **rung 1 does not lack bytes in "
+        )
+        text += f"flight, but {1 - 4 / sectors:.1%} of what its loads of A fetch serves other columns**"
+    alike = [case for case in study.splits_sweep(n) if case in here.cases("gemv")]
+    alike = [case for case in alike if flying(here, [case.id])[0] == most]
+    pair = here.measure("gemv", here.held("gemv", alike)) if alike else rows.head(0)
+    pair = pair[pair["median_us"].notna()]
+    if pair.empty:
+        return f"{text}."
+    text += ". With as many threads and bytes in flight, but coalesced, part 03b's rung 3 "
+    return f"{text}{display.against(pair.iloc[0], one)} rung 1: a fairer pair."
 
 
 def takeaway(cold: Rows, rows: Rows, gpu: str) -> None:
@@ -246,7 +267,7 @@ def takeaway(cold: Rows, rows: Rows, gpu: str) -> None:
     if len(cold):
         sectors = cold.set_index("impl")["sectors"].get("1_strided", 4)
         text += f"- Uncoalesced loads ask the caches for more than the matrix: rung 1 for {sectors / 4:.0f} "
-        text += "times its bytes, however often DRAM reads it.\n"
+        text += "times its bytes.\n"
     text += "- *Coalesced* says that no fetched byte is wasted, not that many bytes are in flight: on the "
     text += f"{gpu} rung 2 reads {other['gb_s']:,.0f} GB/s, rung 1 {one['gb_s']:,.0f}. A kernel needs both."
     display.say(text)

@@ -208,11 +208,12 @@ def split_k() -> None:
     rows = watched.read("regions", "split k")
     reads = rows[rows["buffer"] == "a"]
     strips, deep = reads["column"].nunique(), int((reads["row"] + reads["rows"]).max())
-    first = [f"{block}" for block in reads[reads["column"] == 0]["block"]]
+    first = sorted(int(block) for block in reads[reads["column"] == 0]["block"])
     display.say(
-        f"A small case: a matrix of {deep} rows and {strips} strips of columns. The left strip, "
-        f"which is drawn, belongs to blocks {listed(first)}. They run at the same time; the steps show one "
-        "after the other:"
+        f"A small case: a matrix of {deep} rows and {strips} strips of columns. The left strip, which is "
+        f"drawn, belongs to the blocks with `blockIdx.x` = 0 and `blockIdx.y` = 0 to {first[-1] // strips}: "
+        f"{listed(map(str, first))}, for blocks are numbered along x first. They run at the same time; the "
+        "steps show one after the other:"
     )
     diagram.split_k(rows).show()
 
@@ -261,19 +262,14 @@ def what_is_left(here: Lab, n: int) -> None:
 def measured(rows: Rows, gpu: str) -> None:
     """Show every contestant, then the standings in words."""
     rows = rows.copy()
-    rows["by"], note = foretold(rows)
+    rows["foretold"], rows["by"] = foretold(rows)
     rows["of"] = rows["error"] / rows["error_budget"]
     rows["spread"] = (rows["q3_us"] - rows["q1_us"]) / rows["median_us"]
-    names = {
-        "impl": "Rung or peer",
-        "of": "Error ÷ allowed",
-        "predicted_us": "Foretold (µs)",
-        "by": "By",
-    }
+    names = {"impl": "Rung or peer", "of": "Error ÷ allowed", "foretold": "Foretold (µs)", "by": "By"}
     names |= {"median_us": "Median (µs)", "spread": "Quartiles apart", "registers": "Registers"}
-    forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
+    forms = dict.fromkeys(("foretold", "median_us"), "{:,.1f}")
     forms |= {"of": "{:.2f}", "spread": "{:.1%}"}
-    display.table(rows, names, forms, f"Errors, predictions and times of every rung{note}", folded=True)
+    display.table(rows, names, forms, "Errors, predictions and times of every rung", folded=True)
     best = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
     text = f"On the {gpu} {best['impl']} is the fastest rung, with **{best['gb_s']:,.0f} GB/s**"
     for _, peer in rows[rows["kind"] == "peer"].iterrows():
@@ -281,16 +277,13 @@ def measured(rows: Rows, gpu: str) -> None:
     display.say(f"{text}.")
 
 
-def foretold(rows: Rows) -> tuple[list[str], str]:
-    """What the prediction of each row is made by, and what the data sheet's rate has to do with the roof."""
-    least = rows["predicted_us"].min()
-    by = [
-        "Little's law" if us > 1.001 * least else "data sheet" if us == us else ""
-        for us in rows["predicted_us"]
-    ]
-    roof = (rows["gb_s"] / rows["roof_fraction"]).max()
-    above = least < 0.999 * rows["bytes"].max() / roof / 1e3
-    return by, "; the data sheet's rate is above the read roof, which is measured" if above else ""
+def foretold(rows: Rows) -> tuple[Rows, list[str]]:
+    """The prediction of each row in microseconds, by Little's law or by its bytes at the read roof, whichever
+    is the longer, and which of the two it is.
+    """
+    at_roof = rows["bytes"] / (rows["gb_s"] / rows["roof_fraction"]).max() / 1e3
+    law = rows["predicted_us"] > 1.001 * at_roof
+    return rows["predicted_us"].where(law, at_roof), ["Little's law" if by else "read roof" for by in law]
 
 
 def changed(rows: Rows, here: Lab) -> None:

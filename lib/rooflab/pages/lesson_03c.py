@@ -61,6 +61,7 @@ def _score(gpu: str, stated: Rows) -> str:
     text += "are refuted"
     between = [(claims.SHORT, "falls short", "fall short")]
     between += [(claims.UNRECORDED, "was not recorded", "were not recorded")]
+    between += [(claims.ELSEWHERE, "cannot be tested here", "cannot be tested here")]
     for word, one, many in between:
         if count := (stated["word"] == word).sum():
             text += f"; {count} {one if count == 1 else many}"
@@ -306,6 +307,12 @@ def hypotheses_said(verdicts: Rows) -> None:
     found = verdicts.set_index("id")
     word, value = found["word"], found["value"]
     lines = []
+    if word["H3"] == claims.ELSEWHERE:
+        lines.append(
+            "H3 is a decoder's rate on another card. [Lesson 09](09_scorecard.ipynb), which judges every "
+            "statement of this specification, leaves it out, and its target in tokens a second (C-F6) too: a "
+            "decoder's fixed times do not scale with the bandwidth ([02c](02c_rule.ipynb))."
+        )
     if word["H4"] == claims.REFUTED and word["H4 in rows"] == claims.HOLDS:
         lines.append(
             f"H4: in realizar's layout, loads of 16 bytes a lane have {value['H4']:.2f} times the speed of "

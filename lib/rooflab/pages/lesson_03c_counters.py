@@ -15,7 +15,8 @@ from rooflab.view import diagram, display
 from rooflab.view.diagram.svg import AMBER, GREY, NONE, SKY
 from rooflab.words import listed
 
-FILLS = {claims.HOLDS: SKY, claims.SHORT: GREY, claims.REFUTED: AMBER, claims.UNRECORDED: NONE}
+FILLS = {claims.HOLDS: SKY, claims.SHORT: GREY, claims.REFUTED: AMBER}
+FILLS |= {claims.UNRECORDED: NONE, claims.ELSEWHERE: NONE}
 
 
 def block_sizes(here: Lab) -> None:

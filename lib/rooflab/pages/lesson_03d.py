@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from rooflab.analysis import coalescing, token_rate
+from rooflab.analysis import ablation, coalescing, token_rate
+from rooflab.analysis.evidence import NoEvidence
 from rooflab.hardware import crossover, roofline
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.ops import Rung, gemv, stream
+from rooflab.ops import Rung, decoder, gemv, stream
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_03b import latency
-from rooflab.studies import bandwidth
+from rooflab.studies import bandwidth, decode
 from rooflab.studies import gemv as study
 from rooflab.view import display, explorer, page, plot
 from rooflab.words import listed
@@ -74,8 +76,8 @@ def standing(here: Lab, rows: Rows, gpu: str, rungs: Sequence[Rung], n: int, k: 
     text += f"Predicted were {last['foretold']:.1f} µs, and {last['impl']} takes {last['median_us']:.1f}. "
     chosen = " ".join(f"`{name}={value}`" for name, value in gemv.options_for(rungs[-1], n, k).items())
     display.say(
-        f"{text}It was built with the constants of its shape, which the drawing has, and not with the "
-        f"defaults: {chosen}. Rungs 3 and 4 ran with theirs, so the difference is that of splitting k and of "
+        f"{text}It was built with the constants of its shape, which the drawing has: {chosen}. Rungs 3 and 4 "
+        f"ran with their defaults, so the difference is that of splitting k and of "
         f"tuning together.{_smaller(here, rungs, n)}"
     )
 
@@ -252,8 +254,8 @@ def tokens(every: Any, models: Any, read_roof: Any, rungs: Any) -> Any:
     return table
 
 
-def tokens_said(gpu: Any, table: Any) -> Any:
-    """Say what the tokens a second follow from."""
+def tokens_said(gpu: Any, table: Any, here: Lab, ours: str) -> Any:
+    """Say what the tokens a second follow from, and where lesson 08's decoder passes those of `ours`."""
     text = ""
     if len(table):
         low = table.loc[table["share"].idxmin()]
@@ -265,10 +267,26 @@ def tokens_said(gpu: Any, table: Any) -> Any:
         text += f"{high['model']} at {high['share']:.0%}. "
     wrong = table[(table["products"] != table["source"])]
     text += f"(Lesson 03's source counts 6 products a layer, which is wrong for {len(wrong)} of these "
-    text += f"{len(table)} models.) These are products alone. Attention, norms and the cache come on top; "
-    text += "lesson 08 measures whole decoders."
+    text += f"{len(table)} models.) These are products alone, launched one by one. Attention, norms and the "
+    text += f"cache come on top; lesson 08 measures whole decoders.{_overlapped(here, table, ours)}"
     display.say(text)
     return high
+
+
+def _overlapped(here: Lab, table: Rows, ours: str) -> str:
+    """Of which models a persistent decoder takes less for a whole token than these products take alone."""
+    decoders, found = here.store.read("decode"), []
+    for model, alone in zip(table["model"], table.get(ours, []), strict=False):
+        with contextlib.suppress(NoEvidence, KeyError):
+            whole = ablation.best(decoders, model, "fp16")
+            if whole["tok_s"] > alone and whole["impl"] in (*decoder.PERSISTENT, decode.CHAIN):
+                found.append(f"{model} ({whole['tok_s']:,.0f} tokens a second)")
+    if not found:
+        return ""
+    return (
+        f" Its fastest ways take less for a whole token of {listed(found)}: a persistent kernel, or launches "
+        "that depend on each other, overlap the products' starts."
+    )
 
 
 def dispatch(MODEL: Any, rungs: Any) -> Any:

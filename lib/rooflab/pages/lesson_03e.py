@@ -8,10 +8,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from rooflab import ops
 from rooflab.lab import Lab
 from rooflab.ops import faults
 from rooflab.pages import Opening, Rows
 from rooflab.studies import faults as study
+from rooflab.verify.subjects import portable
 from rooflab.view import diagram, display, narrow, plot
 from rooflab.words import listed
 
@@ -243,5 +245,6 @@ def takeaway(reports: Rows) -> None:
         missed = caught.index[~caught]
         text += f", and lets {listed(missed)} pass"
         if said.loc[missed, "watch"].all():
-            text += ". `rooflab gate` stops what passes: it runs every rung under the watcher, on the CPU"
+            text += ". `rooflab gate` stops what passes: it runs every rung that the CPU target can run "
+            text += f"({len(portable())} of {len(list(ops.rungs()))}) under the watcher"
     display.say(f"{text}.")

@@ -11,11 +11,13 @@ from rooflab import studies
 from rooflab.analysis import int4 as analysis
 from rooflab.bench import clock
 from rooflab.errors import UsageError
+from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics import quant
 from rooflab.ops import int4
-from rooflab.pages import Rows, named_facts, spread
-from rooflab.pages.lesson_04_opening import SOURCE, ladder_gains, products
+from rooflab.pages import Rows, named_facts, spread, thread_slots
+from rooflab.pages.lesson_03b_climb import latency
+from rooflab.pages.lesson_04_opening import SOURCE, products
 from rooflab.pages.lesson_04_opening import opening as opening
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
@@ -280,8 +282,8 @@ def beside_laptop(
     return theirs, ours
 
 
-def limit_explained(ours: Rows, theirs: Rows, gpu: str) -> None:
-    """Say whether memory or the SMs limit the kernel, on the laptop and here."""
+def limit_explained(ours: Rows, theirs: Rows, gpu: str, here: Lab) -> None:
+    """Say whether memory or the SMs limit the kernel, on the laptop and here, and what may hold it back."""
     if len(ours):
         title = "How busy memory and the SMs are in the fused kernel"
         fig, ax = plot.figure("% of its most", title=title, height=2.2)
@@ -293,19 +295,31 @@ def limit_explained(ours: Rows, theirs: Rows, gpu: str) -> None:
         if ours["dram_pct"] < ours["sm_pct"]:
             text = f"**On the laptop memory is the kernel's limit, on the {gpu} it is not.** "
             if ours["sm_pct"] < 80:
-                text += (
-                    f"On the {gpu} the SMs are {ours['sm_pct']:.0f}% busy and DRAM {ours['dram_pct']:.0f}%. "
-                )
-                text += "Neither is full: on so small a matrix a kernel's start takes time, too. The SMs are "
-                text += "nearer to their limit: "
-            text += "[part 04b](04b_ladder.ipynb) takes a larger matrix and counts the instructions "
-            text += "of a weight."
+                text += f"Here the SMs are {ours['sm_pct']:.0f}% busy and DRAM {ours['dram_pct']:.0f}%. "
+                text += "Neither is full: on so small a matrix a kernel's start takes time, too. "
+            text += f"{_few_bytes(ours, here)}[part 04b](04b_ladder.ipynb) takes a larger matrix and counts "
+            text += "the instructions of a weight."
         display.say(text)
 
 
-def takeaway(
-    here: Lab, both: Rows, off: float, costs: dict[str, Any], by: Rows, gpu: str, fused: Rows, n: int, k: int
-) -> None:
+def _few_bytes(ours: Rows, here: Lab) -> str:
+    """By Little's law, what the plain kernel has in flight on an SM beside what the read roof needs, where
+    that is more: then there are two suspects.
+    """
+    slots, wait, sms = thread_slots(here), latency(here), int(here.run["sms"])
+    has = 4 * slots * ours["occupancy_pct"] / 100
+    needs = roofline.bytes_in_flight(here.roof["dram_read"].value, wait) / sms
+    if not has < needs:  # or no latency was recorded
+        return "The SMs are nearer to their limit: "
+    return (
+        "**Two suspects.** *Few bytes in flight*: with a word of 4 bytes under way a lane and "
+        f"{ours['occupancy_pct']:.0f}% of {slots:,} thread slots filled, an SM has {has / 1024:.1f} KiB, "
+        f"where the roof needs {needs / 1024:.1f} (Little's law, at the {wait:.0f} ns of a lone load). *Many "
+        "instructions*: the SMs are nearer to their limit. To tell them apart, "
+    )
+
+
+def takeaway(both: Rows, off: float, costs: dict[str, Any], by: Rows, gpu: str, fused: Rows) -> None:
     """What to take away, computed."""
     text = f"- INT4 in groups of 128 takes {4 + 16 / 128:.3f} bits a weight"
     text += f", and the counters find the fused kernel within {off:.0%} of that.\n" if len(both) else ".\n"
@@ -320,8 +334,7 @@ def takeaway(
         text += ", so beating it says little." if ratio > 1.5 else "."
     text += "\n"
     text += f"- Fewer bytes save time only if they still arrive at the roof. On the {gpu} the plain fused "
-    text += f"kernel reads them at {fused['roof_fraction']:.0%} of it. {ladder_gains(here, n, k)}".rstrip()
-    display.say(text)
+    display.say(f"{text}kernel reads them at {fused['roof_fraction']:.0%} of it.")
 
 
 def explore(here: Lab, gpu: str, n: int, k: int) -> Any:

@@ -42,9 +42,7 @@ def opening(here: Lab, n: int, k: int) -> Opening:
     answer += f"INT4 in groups of 128 takes 1/{16 / (4 + 16 / 128):.1f} of the bytes of FP16"
     if {"1_warp_row", "torch.matmul"} <= set(by.index):
         plain, dense = by.loc["1_warp_row"], by.loc["torch.matmul"]
-        answer += (
-            f", {'but' if slower else 'and'} a plain kernel that unpacks it while it multiplies (fused) "
-        )
+        answer += f". {'But a' if slower else 'A'} plain kernel that unpacks it while it multiplies (fused) "
         answer += f"takes {plain['median_us']:.1f} µs on the {here.run['gpu']}, FP16 by cuBLAS "
         answer += f"{dense['median_us']:.1f}"
         answer += "".join(f" (by lesson 03d's kernel {us:.1f})" for us in plain_fp16["median_us"])

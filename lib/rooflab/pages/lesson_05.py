@@ -39,11 +39,15 @@ def opening(here: Lab) -> Opening:
     """The first screen: where the bytes of a block lie, and what another layout of them is worth."""
     rows, gpu = _layouts(here), here.run["gpu"]
     us = rows.set_index("layout")["median_us"]
-    answer = f"34 bytes hold 32 weights, {34 * 8 / 32:.1f} bits each. 34 is no multiple of 4, so a lane can "
-    answer += "load a block only 2 bytes at a time. The same bytes as planes are read 16 at a time"
+    answer = f"34 bytes hold 32 weights, {34 * 8 / 32:.1f} bits each. 34 is no multiple of 4, so a lane that "
+    answer += (
+        "takes a block by itself can rely on 2-byte loads alone. The same bytes as planes are read 16 at "
+    )
+    answer += "a time"
     if len(us) > 1 and us.index[0].startswith("34"):
-        answer += ": in part 05b this layout, with what a kernel does otherwise because of it, makes a "
-        answer += f"product {display.speed(us.iloc[0] / us.iloc[1])} on the {gpu}"
+        answer += f": on the {gpu} the first kernel that reads planes "
+        answer += f"{display.against(rows.iloc[1], rows.iloc[0])} the last that reads blocks "
+        answer += "([05b](05b_decode.ipynb) lists its other changes)"
     able = (
         "decode a Q8_0 block from a GGUF file, byte by byte",
         "say what alignment does to a warp's loads",
@@ -59,9 +63,9 @@ def layouts_compared(here: Lab) -> None:
         return
     text = "What is that worth? [Part 05b](05b_decode.ipynb) builds kernels for one token's product."
     if len(rows) > 2:
-        text += " The first bar is of one that reads blocks, the second of one that reads planes. "
-        text += "The third reads planes too, and asks for "
-        text += "several loads before it uses the first, which 05b explains:"
+        text += " The first bar is of the last that reads blocks, the second of the first that reads planes, "
+        text += "in which more than the layout changes. The third asks for several loads before it uses the "
+        text += "first, which 05b explains:"
     display.say(text)
     title, (n, k) = "Read speed of one product, one token", study.SHAPES[0]
     roof = ("read", here.roof["dram_read"].value, "GB/s")
@@ -157,10 +161,15 @@ def quantisers(here: Lab, k: int, copy_roof: float) -> Rows:
     cases = [c for c in here.cases("q8_0") if c.operator == "q8_1" and c.k == k]
     rows = here.measure("q8_0", cases or study.quantisers(k))
     rows["floor"] = rows["bytes"] / copy_roof / 1e3
-    names = {"batch": "Tokens", "impl": "Rung", "floor": "No faster than (µs)"}
+    names = {"batch": "Tokens", "impl": "Rung", "floor": "At the copy roof (µs)"}
     names |= {"median_us": "Median (µs)", "gb_s": "GB/s", "error": "Largest error"}
     forms = {"floor": "{:.2f}", "median_us": "{:.2f}", "gb_s": "{:,.0f}", "error": "{:g}"}
     caption = "Both quantisers by number of tokens"
+    written = rows["batch"].max() * k * 34 / 32
+    if written < int(here.run["l2_bytes"]):
+        caption += (
+            f". The copy roof is no least time: the output, {written / 1e6:.0f} MB at most, fits the L2"
+        )
     display.table(rows.sort_values(["batch", "impl"]), names, forms, caption, folded=True)
     return rows
 
@@ -194,14 +203,15 @@ def quantisers_compared(rows: Rows, rungs: Any, gpu: str) -> Rows:
     first = slow.loc[last.index.max(), "median_us"]
     if first > 1.5 * many["median_us"]:
         text += (
-            f" That rung misses its bytes by {first / slow.loc[last.index.max(), 'floor']:.1f} times: a lane "
+            f" That rung takes {first / slow.loc[last.index.max(), 'floor']:.1f} times what its bytes take "
         )
         text += (
-            "has one number, so a warp's load brings 64 bytes, it stores single bytes, and the largest of a "
+            "there: a lane has one number, so a warp's load brings 64 bytes, it stores single bytes, and the "
         )
         text += (
-            "block takes five shuffles. Rung 2 has eight numbers a lane, loads 16 bytes, and shuffles twice."
+            "largest of a block takes five shuffles. Rung 2 has eight numbers a lane, loads 16 bytes, and "
         )
+        text += "shuffles twice. Which of these saves most was not measured."
     display.say(text)
     return few
 
@@ -211,12 +221,14 @@ def takeaway(few: Rows, gpu: str) -> None:
     text = "- Q8_0 is 34 bytes for 32 weights: a scale in FP16, and 32 whole numbers.\n"
     text += "- A block's error follows its largest number.\n"
     text += (
-        "- 34 is not a multiple of 4, so blocks can be read only 2 bytes at a time. Planes can "
-        "be read 16 at a "
+        "- 34 is not a multiple of 4, so a lane can rely on 2-byte loads of a block alone. Planes are read "
+        "16 bytes at a "
     )
     text += "time, and repacking into them loses nothing.\n"
-    text += f"- Quantising one token takes {few['median_us']:.1f} µs on the {gpu}; its bytes alone would "
-    text += f"take {few['floor']:.1g} µs."
+    text += (
+        f"- Quantising one token takes {few['median_us']:.1f} µs on the {gpu}; at the copy roof its bytes "
+    )
+    text += f"would take {few['floor']:.1g} µs."
     text += " The rest is a kernel's start and end." if few["median_us"] > 2 * few["floor"] else ""
     display.say(text)
 
@@ -230,7 +242,7 @@ def explore(rows: Rows, copy_roof: float, gpu: str, here: Lab) -> Any:
         controls={"impl": "Rung", "k": "Activations"},
         roof=("DRAM copy", copy_roof, "GB/s"),
         title=f"Quantising to Q8_1 on {gpu}",
-        foretold="at least {} µs (measured copy roof)",
+        foretold="{} µs at the measured copy roof",
         bound=lambda case: case.batch * case.k * (2 + 34 / 32) / copy_roof / 1e3,
         measure=explorer.measurer(here),
     )

@@ -11,14 +11,14 @@ from matplotlib.figure import Figure
 
 from rooflab import lab
 from rooflab.hardware import roofline
-from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.ops import q8_0
 from rooflab.pages import BY_DATASHEET, Opening, Rows
+from rooflab.pages.lesson_05b_shapes import UNDER_WAY, level_with
+from rooflab.pages.lesson_05b_shapes import other_shapes as other_shapes
 from rooflab.records.case import Case
 from rooflab.studies import q8_0 as study
 from rooflab.view import display, explorer, page, plot
-from rooflab.words import listed
 
 # What else changes with a step that is timed as a whole.
 _WITH_IT = {"2_dp4a": "; the factor includes x in Q8_1, four blocks an iteration and not one, and unrolling"}
@@ -26,7 +26,7 @@ _PLANES = (
     "; the factor includes x in planes, one scaling for 16 products, fewer threads a block, streaming loads "
     "and launch bounds that leave a thread more registers"
 )
-_UNDER_WAY = q8_0.LADDERS["q8_0"][3].defines["UNROLL"]  # loads a lane in rung 4 as the ladder builds it
+_BUSY = 60  # percent of the time from which on a unit may set it
 
 
 def opening(here: Lab, n: int, k: int) -> Opening:
@@ -34,14 +34,13 @@ def opening(here: Lab, n: int, k: int) -> Opening:
     rows = here.measure("q8_0", study.ladder(n, k))
     own, gpu = rows[rows["kind"] == "own"], here.run["gpu"]
     first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
-    answer = (
-        f"The fastest of {len(own)} kernels, {best['impl']}, reads at {best['roof_fraction']:.0%} of the "
-    )
-    answer += f"{gpu}'s read roof; against the first it is "
+    near = level_with(own.set_index("impl")["median_us"])
+    answer = f"The fastest of {len(own)} kernels, {best['impl']}{near}, reads at "
+    answer += f"{best['roof_fraction']:.0%} of the {gpu}'s read roof; against the first it is "
     answer += display.speed(first["median_us"] / best["median_us"])
     dense = rows[rows["impl"] == "torch.matmul"]
     if len(dense):
-        answer += f", against FP16 {display.speed(dense['median_us'].iloc[0] / best['median_us'])}"
+        answer += f", against cuBLAS's FP16 {display.speed(dense['median_us'].iloc[0] / best['median_us'])}"
     if best["impl"] >= "4":
         answer += ". What it takes: dp4a, one instruction that multiplies four pairs of bytes, and a layout "
         answer += "from which a lane loads 16 bytes"
@@ -73,7 +72,7 @@ def _beaten(dense: Any, best: Any) -> str:
 
 def _beside_halves(own: Rows, dense_us: float, gpu: str, matrix: str) -> tuple[Figure, str]:
     """Every rung's time in units of FP16's, beside the share of its bytes, and the caption."""
-    title, bytes_ = f"Time of Q8_0 over FP16's, one token, {matrix}", study.WEIGHT_BYTES / 2
+    title, bytes_ = f"Time of Q8_0 over cuBLAS's FP16, one token, {matrix}", study.WEIGHT_BYTES / 2
     fig, ax = plot.figure("× the time of cuBLAS in FP16", title=title, height=1.1 + 0.21 * len(own))
     fig.set_figwidth(page.WIDEST)
     times = [own[column] / dense_us for column in ("median_us", "q1_us", "q3_us")]
@@ -151,18 +150,18 @@ def steps_compared(rows: Rows, rungs: Any, gpu: str, loads: Rows) -> tuple[Rows,
     own = rows[rows["kind"] == "own"].sort_values("median_us")
     best = own.iloc[0]
     text = f"On the {gpu} **{best['impl']}** needs {best['median_us']:.1f} µs, "
-    text += f"{best['roof_fraction']:.0%} of the roof.\n\n"
+    text += f"{best['roof_fraction']:.0%} of the roof{level_with(own.set_index('impl')['median_us'])}.\n\n"
     for number, step in enumerate(("dp4a", "The scale in one load"), 1):
         before, after = rungs[number - 1].name, rungs[number].name
         if {before, after} <= set(by.index):  # a chip may hold too little for one of them
             text += f"- {step}: rung {number + 1} {display.against(by.loc[after], by.loc[before])} "
             text += f"rung {number}{_WITH_IT.get(after, '')}.\n"
     three, four = (rungs[at].name for at in (2, 3))
-    alone, several = (loads[loads["unroll"] == under_way] for under_way in (1, _UNDER_WAY))
+    alone, several = (loads[loads["unroll"] == under_way] for under_way in (1, UNDER_WAY))
     if {three, four} <= set(by.index) and len(alone) and len(several):
         text += "- Planes: rung 4 with one load under way at a time "
         text += f"{display.against(alone.iloc[0], by.loc[three])} rung 3, on as many bytes{_PLANES}.\n"
-        text += f"- Several loads under way: rung 4 with {_UNDER_WAY}, as above, "
+        text += f"- Several loads under way: rung 4 with {UNDER_WAY}, as above, "
         text += f"{display.against(several.iloc[0], alone.iloc[0])} "
         text += "rung 4 with one.\n"
     elif {three, four} <= set(by.index):
@@ -198,8 +197,21 @@ def beside_published(n_asked: int, k_asked: int, here: Lab, gpu: str) -> None:
         if same and 0.8 < share <= 1:
             text += ", x and y come beside it, and most likely each pass drives out what the next needs"
         text += ". "
-        text += "Theirs includes quantising x; ours does not, and [part 05](05_q8_0.ipynb) has that time."
-        display.say(text)
+        display.say(f"{text}Theirs includes quantising x, ours does not{_with_quantising(here, ours)}.")
+
+
+def _with_quantising(here: Lab, us: float) -> str:
+    """What the best rung's warm time is with part 05's quantiser of one token added, where that was timed."""
+    asked = [case for case in study.quantisers() if case.batch == 1]
+    rows = here.measure("q8_0", held) if (held := here.held("q8_0", asked)) else pd.DataFrame()
+    if rows.empty:
+        return ""
+    row = rows.loc[rows["median_us"].idxmin()]
+    least, k = float(row["median_us"]), int(row["k"])
+    return (
+        f": with the {least:.1f} µs that [part 05](05_q8_0.ipynb) has for quantising {k:,} activations "
+        f"it would be {us + least:.1f} (added up, not timed together)"
+    )
 
 
 def counters(here: Lab, n: int, k: int, gpu: str) -> Rows:
@@ -217,7 +229,9 @@ def counters(here: Lab, n: int, k: int, gpu: str) -> Rows:
     names = {"impl": "Rung", "load_sectors_per_request": "Sectors a request"}
     names |= {"load_efficiency_pct": "Bytes used %", "used": "Bytes used a request"}
     names |= {"m": "Instructions (millions)", "dram": "DRAM ÷ matrix"}
-    forms = dict.fromkeys(list(names)[1:], "{:.1f}") | {"dram": "{:.2f}", "used": "{:.0f}"}
+    names |= {"dram_pct": "DRAM busy %", "sm_pct": "Busiest unit of an SM %"}
+    forms = dict.fromkeys(list(names)[1:], "{:.1f}") | {"dram": "{:.2f}"}
+    forms |= dict.fromkeys(("used", "dram_pct", "sm_pct"), "{:.0f}")
     display.table(seen, names, forms, f"ncu on {gpu}, {n:,} × {k:,}, cold")
     return seen
 
@@ -245,8 +259,23 @@ def counters_explained(seen: Rows, rungs: Any) -> Any:
             "all lanes. On rungs 2 and 3 neighbouring loads fetch the same sectors again. Each 2-byte load "
         )
         text += "of a word counts alone."
-        display.say(text)
+        display.say(text + _ruled_out([one, two, three]))
     return same
+
+
+def _ruled_out(slow: list[Any]) -> str:
+    """What the counters of the rungs that read blocks rule out as the cause of their times; or nothing."""
+    busy, waits = ([float(row[of]) for row in slow] for of in ("dram_pct", "stall_long_scoreboard"))
+    most = max(*busy, *(float(row["sm_pct"]) for row in slow))
+    if not most < _BUSY:
+        return ""
+    return (
+        f"\n\n**What this rules out**: on rungs 1 to 3 DRAM is busy {min(busy):.0f} to {max(busy):.0f}% of "
+        f"the time and the SMs' busiest unit at most {max(float(row['sm_pct']) for row in slow):.0f}%. So "
+        "neither DRAM's rate nor instructions set their time: their warps wait for loads, "
+        f"{min(waits):.0f} to {max(waits):.0f} cycles for each instruction. How much of that is requests in "
+        "L1, whose time was not counted, is not known."
+    )
 
 
 def loads_of(here: Lab, n: int, k: int) -> Rows:
@@ -269,10 +298,10 @@ def loads_in_flight(loads: Rows, rows: Rows) -> None:
         text = f"With {most['unroll']} loads under way the rung {display.against(most, few)} the same with "
         text += f"{few['unroll']}. What is under way takes registers: {most['registers']} a thread "
         text = f"{text}instead of {few['registers']}, as the compiler deals them, addresses and all."
-        again = loads[loads["unroll"] == _UNDER_WAY]["median_us"]
+        again = loads[loads["unroll"] == UNDER_WAY]["median_us"]
         ladder = rows[rows["impl"] == q8_0.LADDERS["q8_0"][3].name]["median_us"]
         if len(again) and len(ladder) and again.iloc[0] != ladder.iloc[0]:
-            text += f" The build with {_UNDER_WAY} was timed twice: {ladder.iloc[0]:.2f} µs among the rungs, "
+            text += f" The build with {UNDER_WAY} was timed twice: {ladder.iloc[0]:.2f} µs among the rungs, "
             text += f"{again.iloc[0]:.2f} here."
         display.say(text)
 
@@ -307,7 +336,7 @@ def tokens_compared(few: Rows, best: Rows, gpu: str) -> tuple[Any, float]:
     spans = [(impl, [batch for batch, _ in group]) for impl, group in runs]
     said = [f"{impl} at {at[0]}" + (f" to {at[-1]}" if len(at) > 1 else "") for impl, at in spans]
     text += f"Fastest of these rungs: {', '.join(said)} tokens. "
-    display.say(text + _why(own))
+    display.say((text + _why(own)).rstrip())
     return tokens, growth
 
 
@@ -320,54 +349,7 @@ def _why(own: Rows) -> str:
     if not (five.iloc[-1] / five.iloc[0] > 1.1 > six.iloc[-1] / six.iloc[0]):
         return ""
     text = "Rung 5 does its dp4a and its scaling again for each token, so its time grows with them. Rung 6's "
-    text += "mma multiplies eight tokens in any case, and stays level. "
-    if six.iloc[0] > five.iloc[0]:
-        text += f"For {five.index[0]} token most of that is for nothing, and its weights go through shared "
-        text += "memory on their way: it is slower there."
-    return text
-
-
-def other_shapes(here: Lab, decode: list[Any]) -> Rows:
-    """Show each contestant's share of the roof by shape, and say the fastest, and where rung 5 gains over
-    rung 4; all rows.
-    """
-    every = here.measure("q8_0", [c for c in decode if not c.options])
-    single = every[every["batch"] == 1]
-    share = single.pivot(index="impl", columns=["n", "k"], values="roof_fraction")
-    share.columns = [f"{n:,} × {k:,}" for n, k in share.columns]
-    names = {"impl": "Rung or peer"} | {shape: shape for shape in share.columns}
-    forms = dict.fromkeys(share.columns, "{:.0%}")
-    display.table(share.reset_index(), names, forms, "Share of the read roof", folded=True)
-    text = ""
-    for (rows_n, k), group in single.groupby(["n", "k"], sort=False):
-        us = group.set_index("impl")["median_us"]
-        mine = us[group.loc[group["kind"] == "own", "impl"]]
-        text += f"- {rows_n:,} × {k:,}: {mine.idxmin()}, {mine.min():.1f} µs"
-        if "torch.matmul" in us.index:
-            text += f"; FP16 by cuBLAS takes {us['torch.matmul'] / mine.min():.2f} times as long"
-        text += ".\n"
-    display.say(f"The fastest rung for each:\n\n{text}")
-    if said := _one_token(single):
-        display.say(said)
-    return every
-
-
-def _one_token(single: Rows) -> str:
-    """What rung 5 gains over rung 4 with one token, shape by shape; empty where either was not measured."""
-    us = single.pivot(index=["n", "k"], columns="impl", values="median_us")
-    if not {"4_planes", "5_batch"} <= set(us):
-        return ""
-    gain = (us["4_planes"] / us["5_batch"]).dropna()
-    if gain.max() <= LEVEL:
-        return "With one token rung 5 gains nothing over rung 4 at any of these shapes."
-    said = listed(f"{times:.2f} at {n:,} × {k:,}" for (n, k), times in gain[gain > LEVEL].items())
-    text = f"With one token rung 5 is faster than rung 4 by factors of {said}"
-    text += ", and nowhere else. " if (gain <= LEVEL).any() else ". "
-    if gain.idxmax()[1] // 16 < 32 * _UNDER_WAY:
-        text += (
-            "The most is where k does not fill rung 4's stretch: a lane of rung 5 still has a load under way "
-        )
-        text += "for each of its rows."
+    text += "mma multiplies eight tokens in any case, and stays level."
     return text
 
 
@@ -391,7 +373,7 @@ def takeaway(
     )
     text += f"{best['roof_fraction']:.0%} of the roof; rung 3 reads 34-byte blocks at {word['gb_s']:,.0f}.\n"
     if len(seen) >= 4 and same:
-        text += "- Narrow loads cost requests and instructions: from DRAM every rung reads the same bytes.\n"
+        text += "- Narrow loads take more requests and instructions for the same bytes of DRAM.\n"
     text += "- Whole numbers add up exactly, so a scale comes in once for four products or more.\n"
     if growth == growth:
         text += f"- {tokens} tokens take {growth:.2f} times as long as one, each on its fastest rung."

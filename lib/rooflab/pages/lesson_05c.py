@@ -363,12 +363,11 @@ def captures_explained(found: Rows) -> None:
     if len(found) == 3:
         by = found.set_index("buffer")["when"]
         if by["made beforehand"] == "never":
-            text += (
-                "- **Case 1 is right**: allocate each buffer once, as large as it will ever be, before the "
-            )
-            text += "first capture, and keep it.\n"
+            text += "- **Case 1 is right**: allocate each buffer once, as large as it will ever be, before "
+            text += "the first capture, and keep it.\n"
         if by["made by the call"] == "at capture":
-            text += "- **Case 2 fails at once**: CUDA forbids allocation from the driver during a capture.\n"
+            text += "- **Case 2 fails at once**: in the default mode of capture `cudaMalloc` is refused. "
+            text += "(`cudaMallocAsync` becomes a node of the graph.)\n"
         if by["made by the call, from the pool"] == "at replay":
             text += (
                 "- **Case 3 is dangerous.** A call before the capture leaves a buffer in the pool, so the "

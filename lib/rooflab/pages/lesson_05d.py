@@ -28,7 +28,7 @@ from rooflab.pages.lesson_05d_rungs import given_and_gained as given_and_gained
 from rooflab.pages.lesson_05d_rungs import price as price
 from rooflab.pages.lesson_05d_rungs import turns_drawn as turns_drawn
 from rooflab.pages.lesson_05d_rungs import who_holds_what as who_holds_what
-from rooflab.pages.lesson_05d_slots import SCALING, SLOTS, room_on
+from rooflab.pages.lesson_05d_slots import SCALING, SLOTS, published_gain, room_on
 from rooflab.pages.lesson_05d_slots import by_two as by_two
 from rooflab.pages.lesson_05d_slots import counters as counters
 from rooflab.pages.lesson_05d_slots import one_sum as one_sum
@@ -61,6 +61,8 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     best = exact.iloc[0]
     each = study.operations_of(best["impl"]) or SCALING
     answer = f"Scaling an int8 sum takes {each} instructions. {room_on(here.spec, each)} "
+    answer += "The published figures of a GPU like the former, an RTX 4070 Ti, have it at "
+    answer += f"{published_gain():.2f} times the speed of dequantising and cuBLAS ([05e](05e_tokens.ipynb)). "
     answer += f"Measured here is the {gpu} alone: int8 reaches {best['tflop_s']:,.0f} TOP/s"
     if len(halves):
         answer += f", FP16 with weights scaled first {halves['tflop_s'].iloc[0]:,.0f} TFLOP/s"
@@ -163,7 +165,7 @@ def ladder_times(rows: Rows, gpu: str) -> None:
     caption = (
         "By datasheet: the longest of bytes over bandwidth, operations over the tensor cores' peak, and "
     )
-    caption += "issue slots. Registers a thread as compiled; from rung 6 on warpgroups then divide them anew "
+    caption += "scaling. Registers a thread as compiled; from rung 6 on warpgroups then divide them anew "
     caption += "(`setmaxnreg`)"
     forms |= {"gain": "{:.2f}"}
     display.fold(f"Every rung and peer on the {gpu}", [(rows, names, forms, caption)], lean=True)
@@ -275,10 +277,8 @@ def _order(counted: Rows) -> list[Any]:
 
 def takeaway(chips: Rows, gpu: str, rows: Rows, exact: Rows, halves: Rows) -> None:
     """What to take away, computed."""
-    text = (
-        "- A scale for every 32 weights costs three instructions a sum, with `mma` at least two. Int8 pays "
-    )
-    text += "in full where a chip has time for them while its tensor cores make a sum. By datasheet "
+    text = "- A scale for every 32 weights costs three instructions a sum, with `mma` at least two. By issue "
+    text += "slots int8 could pay in full where a chip has time for them while its tensor cores make a sum: "
     text += " and ".join(
         f"the {row['GPU']} has time for {row[SLOTS]:.1f}" for _, row in chips.iloc[[0, 2]].iterrows()
     )

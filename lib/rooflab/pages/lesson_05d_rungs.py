@@ -91,7 +91,7 @@ def given_and_gained(here: Lab, rows: Rows, counted: Rows) -> None:
     if not here.spec or not set(names) <= set(seen.index) & set(by.index):
         return
     each = [study.operations_of(name) or 0 for name in names]
-    bound = [study.issue_bound(here.spec, few) for few in each]
+    bound = [study.scaling_bound(here.spec, few) for few in each]
     unused = [1 - float(seen.loc[name, "issue_active"]) for name in names]
     text = f"`wgmma` needs {each[1]} instructions a sum again, for `mma`'s {each[0]}: "
     text += (
@@ -181,7 +181,9 @@ def ceilings(here: Lab, rows: Rows, counted: Rows) -> None:
         ]
         for many, which in ((2, "two"), (3, "three")):
             under = own[[each[name] == many for name in own.index]]
-            bound, slots = study.issue_bound(spec, many), f"issue slots, {which} instructions a sum"
+            bound = study.scaling_bound(spec, many)
+            slots = "issue slots" if bound == study.issue_bound(spec, many) else "conversions"
+            slots += f", {which} instructions a sum"
             found += [("int8, sums scaled", bound, slots, under)] if len(under) else []
         seen, name = counted.set_index("impl"), "5_large_tiles"
         if name in seen.index and (seen.loc[name, ["tensor_pct", "time_ns"]] > 0).all():

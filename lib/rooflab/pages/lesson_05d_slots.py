@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rooflab import lab
 from rooflab.hardware import device, roofline
 from rooflab.hardware.crossover import LEVEL
 from rooflab.hardware.device import Device
@@ -19,16 +20,18 @@ from rooflab.words import listed
 _WGMMA = "6_wgmma"
 SCALING = 3  # instructions for a block's sum: convert, multiply, multiply-add
 SLOTS = "Instructions that fit, a sum"
+_CONVERTED = "Conversions that fit"
 _WRITTEN = 0.05  # of the longest bar: plot.stacked writes numbers into parts from there on
 
 
 def _pays(chip: Device, each: int) -> str:
-    """Whether int8 products pay for Q8_0 on a chip by its datasheet, if scaling a sum takes so many
+    """Whether int8 products could pay for Q8_0 on a chip by its datasheet, if scaling a sum takes so many
     instructions: in full, in part (faster than FP16 all the same), or not.
     """
-    if study.room(chip) >= each:
+    bound = study.scaling_bound(chip, each)
+    if bound >= chip.int8_tensor:
         return "yes"
-    return "in part" if study.issue_bound(chip, each) > LEVEL * chip.fp16_tensor else "no"
+    return "in part" if bound > LEVEL * chip.fp16_tensor else "no"
 
 
 def room_on(spec: Device | None, each: int) -> str:
@@ -39,16 +42,24 @@ def room_on(spec: Device | None, each: int) -> str:
     for chip in _compared(spec):
         room = study.room(chip)
         most = f"{'only ' if room < each else ''}{room:.3g}"
-        said.append(f"{_the([chip])} can start {most}, so {_verdict(chip, each)}")
+        verdict = _verdict(chip, each)
+        alone = "by issue slots alone " if "could" in verdict else ""
+        said.append(f"{_the([chip])} can start {most}, so {alone}{verdict}")
     return f"In the time that the tensor cores need for a sum, by datasheet {'; '.join(said)}."
 
 
 def _verdict(chip: Device, each: int) -> str:
     pays = _pays(chip, each)
     if pays == "no":
-        behind = study.issue_bound(chip, each) * LEVEL < chip.fp16_tensor
+        behind = study.scaling_bound(chip, each) * LEVEL < chip.fp16_tensor
         return "FP16 is faster" if behind else "int8 gains nothing over FP16"
-    return "int8 pays in full" if pays == "yes" else "int8 pays in part"
+    return "int8 could pay in full" if pays == "yes" else "int8 could pay in part"
+
+
+def published_gain() -> float:
+    """How many times as fast as dequantising and cuBLAS MMQ is in the source's figures of an RTX 4070 Ti."""
+    told = lab.open("replay", "rtx-4070-ti-published").store.read("mmq").set_index("impl")["median_us"]
+    return float(told["cublas"] / told["mmq"])
 
 
 def _compared(spec: Device | None) -> list[Device]:
@@ -109,12 +120,18 @@ def _afforded(chips: tuple[Device, ...]) -> str:
         lanes, sums = study.per_cycle(chip)
         said.append(
             f"- {chip.name}: int8 tensor cores make {chip.int8_tensor:,.0f} TOP/s ÷ 2 ÷ {chip.sms} SMs ÷ "
-            f"{peak_clock(chip):.2f} GHz ÷ 32 = {sums:g} sums. {lanes // 32} issue slots × 32 lanes = "
-            f"{lanes} instructions of single lanes. {lanes} ÷ {sums:g} = **{study.room(chip):.1f}**."
+            f"{peak_clock(chip):.2f} GHz ÷ 32 = {sums:g} sums. Lanes that start an instruction: the fewer of "
+            f"{study.SLOTS} issue slots × 32 and {_fp32_lanes(chip)} FP32 lanes, {lanes}. {lanes} ÷ "
+            f"{sums:g} = **{study.room(chip):.1f}**."
         )
     head = f"A sum needs {SCALING} instructions. How many fit while it is made? In a cycle of an SM, with two"
     head += " operations a multiply-add and 32 multiply-adds a sum:"
     return "\n".join([f"{head}\n", *said])
+
+
+def _fp32_lanes(chip: Device) -> int:
+    """Multiply-adds in FP32 of an SM in a cycle."""
+    return roofline.multiply_adds(chip.fp32, chip.sms, chip.boost_mhz / 1e3)
 
 
 def slots_by_gpu() -> Rows:
@@ -126,20 +143,34 @@ def slots_by_gpu() -> Rows:
     diagram.issue_slots((slow, fast), halves=(fast,)).show()
     chips, verdicts = [], {"yes": "in full", "in part": "in part", "no": "no"}
     for chip in _several():
-        bound, pays = study.issue_bound(chip, SCALING), verdicts[_pays(chip, SCALING)]
-        chips.append([chip.name, study.room(chip), chip.int8_tensor, bound, chip.fp16_tensor, pays])
-    columns = ["GPU", SLOTS, "int8 peak", "int8, sums scaled", "FP16 peak", "int8 pays"]
+        bound, pays = study.scaling_bound(chip, SCALING), verdicts[_pays(chip, SCALING)]
+        fit = [study.room(chip), study.convertible(chip)]
+        chips.append([chip.name, *fit, chip.int8_tensor, bound, chip.fp16_tensor, pays])
+    columns = ["GPU", SLOTS, _CONVERTED, "int8 peak", "int8, sums scaled", "FP16 peak", "int8 could pay"]
     chips = pd.DataFrame(chips, columns=columns)
-    forms = dict.fromkeys(columns[2:5], "{:,.0f}") | {SLOTS: "{:.1f}"}
-    caption = (
-        f"TOP/s and TFLOP/s by datasheet, at {SCALING} instructions a sum. In part: scaling takes longer "
-    )
-    caption += "than the products, but int8 stays ahead of FP16's peak"
+    forms = dict.fromkeys(columns[3:6], "{:,.0f}") | {SLOTS: "{:.1f}", _CONVERTED: "{:.2f}"}
+    caption = f"TOP/s and TFLOP/s by datasheet, at {SCALING} instructions a sum, one of them a conversion"
+    if (chips["int8 could pay"] == "in part").any():
+        caption += ". In part: scaling takes longer than the products, but int8 stays ahead of FP16's peak"
+    display.say(_by_conversions())
     display.table(chips, dict(zip(columns, columns, strict=True)), forms, caption)
     display.say(_by_which())
     bound = f"{study.issue_bound(fast, SCALING):,.0f} TOP/s"
     display.fold_parts(f"Where 128 lanes and the {fast.name}'s {bound} come from", [_derived(fast)])
     return chips
+
+
+def _by_conversions() -> str:
+    """That a conversion has a rate of its own, and where that and not the slots is the limit."""
+    slow, fast = (roofline.conversions(of) for of in ((7, 5), (9, 0)))
+    held = [chip for chip in _several() if study.convertible(chip) < study.room(chip) / SCALING]
+    text = (
+        "One of the three is a **conversion**, which has a rate of its own: by the CUDA C++ Programming "
+        f"Guide {slow} a cycle of an SM on compute capability 7.x. For 8.0, the A100, the compiler makes "
+        f"the same instruction. From 8.6 on it makes another, taken for {fast} here: not measured, but rungs "
+        f"on an H200 convert more than {slow}. The lowest limit holds"
+    )
+    return f"{text}: on {_the(held)} that is the conversion." if held else f"{text}."
 
 
 def _several() -> list[Device]:
@@ -164,7 +195,7 @@ def two_change(chips: list[Device]) -> str:
     if other:
         changed = listed(f"{_verdict(chip, 2)} on {_the([chip])}" for chip in other)
         text = f"Then {changed}; for the others the last column stays as it is."
-    level = [chip for chip in chips if abs(study.issue_bound(chip, 2) / chip.fp16_tensor - 1) < LEVEL - 1]
+    level = [chip for chip in chips if abs(study.scaling_bound(chip, 2) / chip.fp16_tensor - 1) < LEVEL - 1]
     if level:
         text += f" (On {_the(level)} two would make int8 level with FP16's peak, and a kernel has other "
         text += "instructions, too.)"
@@ -177,11 +208,11 @@ def by_two() -> None:
     if not chips:
         return
     said = [
-        f"from {study.issue_bound(chip, SCALING):,.0f} to {study.issue_bound(chip, 2):,.0f} TOP/s on "
+        f"from {study.scaling_bound(chip, SCALING):,.0f} to {study.scaling_bound(chip, 2):,.0f} TOP/s on "
         f"{_the([chip])} (FP16's peak: {chip.fp16_tensor:,.0f})"
         for chip in chips
     ]
-    more = [chip for chip in chips if study.issue_bound(chip, 2) > LEVEL * chip.fp16_tensor]
+    more = [chip for chip in chips if study.scaling_bound(chip, 2) > LEVEL * chip.fp16_tensor]
     above = f"on {_the(more)} alone" if more and len(more) < len(chips) else "on each" if more else "on none"
     display.say(f"By datasheet the bound rises {listed(said)}. Of these it passes FP16's peak {above}.")
 
@@ -189,10 +220,11 @@ def by_two() -> None:
 def _derived(chip: Device) -> str:
     """How a chip's room and its bound follow from its datasheet, by the cycle of an SM."""
     lanes, sums = study.per_cycle(chip)
-    boost, clock, bound = chip.boost_mhz / 1e3, peak_clock(chip), study.issue_bound(chip, SCALING)
+    boost, clock, bound = chip.boost_mhz / 1e3, peak_clock(chip), study.scaling_bound(chip, SCALING)
     text = f"The {chip.name}'s numbers, from its datasheet, for a cycle of an SM:\n\n"
     text += f"- **Instructions**: {chip.fp32:g} TFLOP/s in FP32 on {chip.sms} SMs at {boost:.2f} GHz are "
-    text += f"{lanes} multiply-adds of single lanes.\n"
+    text += f"{_fp32_lanes(chip)} multiply-adds of single lanes; {study.SLOTS} issue slots start "
+    text += f"{32 * study.SLOTS}.\n"
     text += f"- **Sums**: {32 * sums:,.0f} multiply-adds are {sums:g} sums."
     if LEVEL * clock < boost:
         text += (
@@ -292,21 +324,21 @@ def predicted_and_counted(cases: list[Any], counted: Rows, here: Lab, rows: Rows
         return
     name = _WGMMA if _WGMMA in exact.index else exact.index[0]
     row, rate = found.loc[name], float(exact["tflop_s"][name])
-    times = row["each"] / study.room(here.spec)
-    bound = study.issue_bound(here.spec, int(row["each"]))
+    bound = study.scaling_bound(here.spec, int(row["each"]))
+    slots, times = row["each"] / study.room(here.spec), here.spec.int8_tensor / bound
+    times = max(times, slots)  # of the time that making a sum takes
     columns = [name, "Slots: scaling", "Others", "Unused", "Tensor cores busy", "TOP/s"]
     unused, others = 1 - row["slots"], row["slots"] - row["scaled"]
     values = [
-        ["predicted", min(1.0, times), 0.0, max(0.0, 1 - times), min(1.0, 1 / times), bound],
+        ["predicted", slots / max(1.0, times), 0.0, 1 - slots / max(1.0, times), min(1.0, 1 / times), bound],
         ["counted", row["scaled"], others, unused, row["tensor_pct"] / 100, rate],
     ]
     forms = dict.fromkeys(columns[1:5], "{:.0%}") | {"TOP/s": "{:,.0f}"}
     same = dict(zip(columns, columns, strict=True))
     text = ""
     if times > LEVEL:
-        text = (
-            f"Scaling a sum takes {times:.1f} times as long as making it: with every issue slot spent on it, "
-        )
+        text = f"Scaling a sum takes {times:.1f} times as long as making it: "
+        text += "with every issue slot spent on it, " if slots >= times else "at the rate of conversions "
         text += f"the tensor cores would be busy {1 / times:.0%} of the time. "
     text += f"{name} reaches {rate / bound:.0%} of the predicted rate."
     if rate * LEVEL < bound and others > LEVEL - 1:

@@ -269,12 +269,13 @@ def published(here: Lab, rows: Rows, shape: Shape) -> None:
     if {_MMQ, _DEQUANTISE} <= set(times.index):
         text += f" Here, at {prompt:,} tokens of the square shape, the best exact rung takes "
         text += f"{times[_MMQ] / times[_DEQUANTISE]:.2f} times the baseline's time on the {here.run['gpu']}."
-        theirs = device.get("rtx-4070-ti")
-        if here.spec:
-            text += " Scaling a sum takes three issue slots; by datasheet the source's GPU has "
-            text += (
-                f"{study.room(theirs):.1f} and this one {study.room(here.spec):.1f} ([05d](05d_mmq.ipynb))."
-            )
+    theirs = device.get("rtx-4070-ti")
+    text += " By issue slots alone int8 could pay in full on the source's GPU: it has "
+    text += f"{study.room(theirs):.1f} for a sum, and scaling takes three ([05d](05d_mmq.ipynb)). Its int8 "
+    text += (
+        f"peak is {theirs.int8_tensor / theirs.fp16_tensor:.1f} times that of FP16 with FP32 sums, its MMQ "
+    )
+    text += f"{told['cublas'] / told['mmq']:.2f} times as fast. What holds it there is not known."
     display.say(text)
 
 

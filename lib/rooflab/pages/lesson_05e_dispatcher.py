@@ -7,6 +7,7 @@ import pandas as pd
 
 from rooflab import claims
 from rooflab.analysis import q8_0 as analysis
+from rooflab.claims import scorecard
 from rooflab.hardware import crossover
 from rooflab.ops import mmq
 from rooflab.pages import Rows
@@ -44,6 +45,8 @@ def dispatcher(evidence: claims.Evidence, rows: Rows, gpu: str) -> None:
         f"On the {gpu} the choice is within 2% of the best in this layout at {right.sum()} of {len(chosen)} "
     )
     text += "points."
+    if gpu == scorecard.GPU:
+        text += " These are the points that the choice was fitted to; on others it is not tested here."
     if not right.all():
         worst = chosen.loc[chosen["ratio"].idxmax()]
         text += f" The worst is {worst['picks']} at {worst['n']:,} × {worst['k']:,} with {worst['tokens']} "

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from rooflab.hardware.crossover import LEVEL
+from rooflab.ops import mmq
 from rooflab.pages import Rows
 from rooflab.studies import mmq as study
 from rooflab.view import diagram, display, plot
@@ -18,6 +19,7 @@ COLOUR = {way: plot.COLOURS[k] for way, k in zip(WAYS, (0, 6, 5, 2, 1), strict=T
 DP4A = (study.DP4A, f"{study.DECODE}4_planes")
 Shape = tuple[int, int]  # n, k
 _FALLS = 0.9  # a time over another's: less is a fall
+_ZEROS = ("6_wgmma", *mmq.HALVES)  # whose places without a token are zeros
 _REPEATS = "5_large_tiles"  # loads the last token again for every place of a tile that has none
 
 
@@ -94,11 +96,12 @@ def _unexplained(fastest: Rows, shape: Shape) -> str:
     """What the tiles do not explain: more tokens in less time; a guess for the kernel that allows one, what
     was measured, and how the same kernel does on the other shapes.
     """
-    found, repeats = [], ""
+    found, impls, repeats = [], list[str](), ""
     for way in WAYS[:3]:
         group = of(fastest, shape)
         for first, last in _falls(group[group["way"] == way].sort_values("batch")):
             name = way if way == WAYS[0] else way[0].upper() + way[1:]
+            impls.append(str(first["impl"]))
             text = f"- {name} (`{first['impl']}`) takes {first['median_us']:.1f} µs for "
             text += f"{counted(int(first['batch']), 'token')} and {last['median_us']:.1f} for "
             text += f"{last['batch']:.0f}, in {_tile(first)}."
@@ -117,6 +120,9 @@ def _unexplained(fastest: Rows, shape: Shape) -> str:
             f" A guess for `{repeats}`: it fills the empty places of its tile with the last token. So many "
         )
         why += "reads of the same line of L2 may be slow, and fewer places are empty with more tokens."
+        if others := [f"`{impl}`" for impl in dict.fromkeys(impls) if impl in _ZEROS]:
+            why += f" That is not the cause for {listed(others)}, whose copies (TMA) fill such places with "
+            why += "zeros."
     texts = "\n".join(text for _, text in sorted(found))
     return f"{head}\n\n{texts}\n\n{why} So take no crossover from a single point there."
 
@@ -161,8 +167,8 @@ def sweep(fastest: Rows, shape: Shape, gpu: str) -> None:
     text = f"{title}, on {gpu}, {plot.dates(part)}: the fastest kernel of each way. "
     plot.show(
         fig,
-        f"{text}A ring: from here on another pass, a wider tile or another kernel. Level: more "
-        "tokens in the same pass or tile cost nothing (dp4a's do: it works for each token). A slope at many "
+        f"{text}A ring: from here on another pass, a wider tile or another kernel. A flat line means that "
+        "more tokens in the same pass or tile cost nothing (dp4a's cost: it works for each). A slope at many "
         "tokens: arithmetic.",
     )
     left = _unexplained(fastest, shape)

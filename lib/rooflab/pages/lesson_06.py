@@ -10,15 +10,21 @@ from rooflab.analysis import attention as analysis
 from rooflab.analysis import way
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
+from rooflab.ops import Rung
 from rooflab.pages import NEAR, Opening, Rows
 from rooflab.pages import facts as facts
+from rooflab.pages.lesson_06_limits import busiest, l2_rate, verdict_on
+from rooflab.pages.lesson_06_limits import l2_said as l2_said
+from rooflab.pages.lesson_06_limits import reads as reads
+from rooflab.pages.lesson_06_limits import reads_said as reads_said
+from rooflab.pages.lesson_06_limits import under_roofs as under_roofs
+from rooflab.pages.lesson_06_limits import units as units
 from rooflab.records.case import Case
 from rooflab.studies import attention as study
-from rooflab.view import display, explorer, page, plot
+from rooflab.view import display, explorer, page
+from rooflab.view.diagram import copies
 from rooflab.words import listed, times
 
-_BUSY = 60  # percent of what a unit can do, from which on it may be what limits a rung
-_L2_SOME, _L2_ALL = 0.6, 0.9  # of a rung's time that L2 needs for its reads: a part of it, all of it
 ABLE = (
     "say from its reads whether an attention kernel is bound by memory, by shared memory or by tensor cores",
     "compute a softmax in one pass",
@@ -31,14 +37,15 @@ def opening(rows: Rows, again: Rows, gpu: object, seq: int, peak: float) -> Open
     own = rows[rows["kind"] == "own"]
     first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
     seen, share = (seq + 1) / 2, study.HEADS // study.KV_HEADS
-    answer = (
-        f"{first['impl']} reads each key {again['times'].iloc[0]:,.0f} times: for {share} query heads × "
-        f"{seen:,.1f} queries that see it on average. On the {gpu} {best['impl']} is "
-        f"{display.speed(first['median_us'] / best['median_us'])}, with {best['tflop_s']:,.0f} TFLOP/s"
-    )
+    gain = f"is {display.speed(first['median_us'] / best['median_us'])} as {first['impl']}"
+    gain = "is the fastest rung" if best["impl"] == first["impl"] else gain
+    answer = f"On the {gpu} {best['impl']} {gain}, with {best['tflop_s']:,.0f} TFLOP/s"
     roof = ("FP16 matrix", peak, "TFLOP/s")
     answer += f", {best['tflop_s'] / peak:.0%} of the tensor cores' roof." if peak == peak else "."
-    answer += _steps(own)
+    answer += (
+        f" {first['impl']} reads each key {again['times'].iloc[0]:,.0f} times: for {share} query heads × "
+        f"{seen:,.1f} queries that see it on average.{_steps(own)}"
+    )
     once = rows.sort_values("median_us").drop_duplicates("impl").sort_index()
     return answer, ABLE, page.ladder(once, gpu, roof, f"Attention, {seq} tokens", y="tflop_s")
 
@@ -65,13 +72,6 @@ def rereads(cases: list[Case]) -> pd.DataFrame:
         unique = 2 * shape.context * shape.kv_heads * shape.head_dim * 2
         found.append([case.impl, case.options or "", asked / 1e9, asked / unique])
     return pd.DataFrame(found, columns=["impl", "options", "gb", "times"])
-
-
-def l2_rate(here: Lab) -> float:
-    """The fastest rate at which lesson 01 read from L2, in GB/s; NaN where that was not measured."""
-    warm = [c for c in here.cases("bandwidth") if (c.operator, c.cache) == ("read", "warm")]
-    warm = here.held("bandwidth", warm)
-    return float(here.measure("bandwidth", warm)["gb_s"].max()) if warm else float("nan")
 
 
 def with_bounds(rows: Rows) -> Rows:
@@ -104,9 +104,9 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, counted: Rows, *
         at = ladder.index(name)
         if at:
             text += f", {display.speed(own.loc[ladder[at - 1], 'median_us'] / us)} as `{ladder[at - 1]}`"
-        verdict = _verdict(us / bound, bound == reading)
+        verdict = verdict_on(us / bound, bound == reading)
         if us / bound > NEAR:
-            verdict += _busiest(counted, f"{name} {row['options'] or ''}".strip(), rate)
+            verdict += busiest(counted, f"{name} {row['options'] or ''}".strip(), rate)
         lines.append(f"{text}. {verdict}")
     if lines:
         display.say(lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines))
@@ -128,12 +128,31 @@ def by_shared_memory(rows: Rows, here: Lab, name: str, flops: float, head_dim: i
     least, both = (keys * turns / clocks for turns in (loads, loads + shuffles))
     share = both / own["median_us"].iloc[0]
     text = f"By shared memory: for each query and key a warp loads {loads} × 32 words, and an SM's shared "
-    text += "memory "
+    text += f"memory gives 32 words (128 bytes) a clock: at least {least:,.0f} µs ({keys / 1e6:,.0f} million "
+    text += f"pairs × {loads} clocks ÷ {int(here.run['sms'])} SMs ÷ {here.spec.boost_mhz / 1e3:.2f} GHz). "
     text += (
-        f"gives 32 words (128 bytes) a clock: at least {least:,.0f} µs. A score's {shuffles} shuffles go to "
+        f"A score's {shuffles} shuffles go to the same unit; if each takes a clock as well, {both:,.0f} µs, "
     )
-    text += f"the same unit; if each takes a clock as well, {both:,.0f} µs, {share:.0%} of what was measured."
+    text += f"{share:.0%} of what was measured."
     display.say(text)
+
+
+def built_with(rows: Rows, name: str) -> dict[str, int]:
+    """The macro QUERIES of a rung's fastest row, where it has one: its listing is of that build."""
+    own = rows[rows["impl"] == name].sort_values("median_us").head(1)
+    build = "".join(own["options"].fillna("")).partition("queries=")[2]
+    return {"QUERIES": int(build)} if build else {}
+
+
+def twice_the_rows(six: Rung, seven: Rung) -> None:
+    """Say how many queries the drawing's steps of two rungs serve, and why the second has shorter tiles."""
+    texts = [rung.path.read_text(encoding="utf-8") for rung in (six, seven)]
+    (once, few), (twice, many) = (copies.steps_of(text) for text in texts)
+    keys, fewer = six.defines["KEYS"], seven.defines["KEYS"]
+    ratio = "twice" if many == 2 * few else f"{many // few} times"
+    text = f"In the drawing {twice:g} steps of rung 7 serve {many} queries, for which rung 6 needs {ratio} "
+    text += f"its {once:g}. A thread has the scores of {ratio} as many queries. So a tile has {fewer} keys "
+    display.say(f"{text}instead of {keys}: then they take {few * keys // 128} registers, as before.")
 
 
 def _built(row: Any, rows: Rows) -> str:
@@ -147,39 +166,6 @@ def _built(row: Any, rows: Rows) -> str:
         for other in others.to_dict("records")
     ]
     return f" with QUERIES = {build}" + (f" ({', '.join(said)})" if said else "")
-
-
-def _verdict(ratio: float, reads: bool) -> str:
-    """What a rung's time says that is `ratio` times the least by its reads from L2, or by its products."""
-    if ratio > NEAR:
-        return f"**Verdict**: {times(ratio)} times the prediction."
-    text = f"**Verdict**: {times(ratio)} times the prediction. "
-    if reads and ratio < 1:
-        return f"{text}L1 answers some of its reads. Reads limit it."
-    if reads:
-        return f"{text}Its reads from L2 limit it."
-    return text + "Its arithmetic limits it."
-
-
-def _busiest(counted: Rows, who: str, l2: float) -> str:
-    """What the counters of a rung say of its limit: more reads than were predicted, for which L2, with `l2`
-    GB/s, needs its time; else the busiest unit; or nothing where it was not counted.
-    """
-    found = counted[counted["who"] == who] if len(counted) else counted
-    if found.empty:
-        return ""
-    row = found.iloc[0]
-    least, taken = row["sm_read_bytes"] / l2 / 1e3, row["time_ns"] / 1e3
-    more, unit = row["sm_read_bytes"] / row["asked"], row["busiest"]
-    reads = f" It reads {more:.1f} times what was predicted, for which L2 needs {least:,.0f} µs at that rate"
-    if more > 1.25 and least > _L2_ALL * taken:
-        return f"{reads}: it waits for L2."
-    reads = f"{reads}." if more > 1.25 and least > _L2_SOME * taken else ""
-    share = row["busiest_pct"]
-    if share < _BUSY:
-        return f"{reads} No unit of an SM is busy for more than {share:.0f}% of the time ({unit}): it waits."
-    are = "are" if str(unit).endswith("s") else "is"
-    return f"{reads} {str(unit).capitalize()} {are} busy {share:.0f}% of the time."
 
 
 def least_times(
@@ -258,118 +244,6 @@ def counters(cases: list[Any], names: list[Any], here: Lab) -> Rows:
     if len(counted):
         counted["who"] = (counted["impl"] + " " + counted["options"]).str.strip()
     return counted
-
-
-def reads(counted: Rows, gpu: str) -> None:
-    """Predicted reads of K and V beside those that Nsight Compute counted."""
-    if len(counted):
-        counted["predicted"] = counted["asked"] / 1e9
-        counted["seen"] = counted["sm_read_bytes"] / 1e9
-        counted["dram"] = counted["dram_bytes"] / counted["once"]
-        names_of = {
-            "who": "Rung",
-            "predicted": "Predicted (GB)",
-            "seen": "Read from L2 (GB)",
-        }
-        names_of |= {"l2_hit_pct": "L2 hits %", "dram": "DRAM, each byte (times)"}
-        forms = {
-            "predicted": "{:,.2f}",
-            "seen": "{:,.2f}",
-            "l2_hit_pct": "{:.0f}",
-            "dram": "{:.2f}",
-        }
-        display.table(counted, names_of, forms, f"Reads of K and V, rung by rung, on {gpu}", folded=True)
-    else:
-        display.say("Nsight Compute could not count here, so the prediction stands alone.")
-
-
-def reads_said(counted: Rows) -> None:
-    """How far counted reads are from predicted ones, folded, and what DRAM moved."""
-    if len(counted):
-        ratio = counted["sm_read_bytes"] / counted["asked"]
-        few, most = counted.loc[ratio.idxmin()], counted.loc[ratio.idxmax()]
-        text = f"Counted over predicted lies between {ratio.min():.2f} ({few['who']}) and "
-        text += f"{ratio.max():.2f} ({most['who']}). "
-        if ratio.min() < 0.9:
-            text += "Below 1, some blocks found in their SM's L1 what a neighbour had fetched. "
-        more = counted[ratio > 1.25]
-        if len(more):
-            text += f"Far above 1: {', '.join(more['who'])}. Their copies (`cp.async`) pass L1 by, and "
-            text += "fetch more than was asked for; the counters do not say why. "
-        display.fold_parts("Counted reads over predicted", [text])
-        text = ""
-        if (counted["dram"] < 1.2).all():
-            few = counted["dram"].max() < 1
-            text += f"DRAM moved {'no' if few else 'hardly'} more than each byte once, in **every** rung"
-            text += (
-                " (below 1, some of the output was probably still in L2 when counting stopped)" if few else ""
-            )
-            text += ": keys and values fit the "
-            text += f"L2, which answers {counted['l2_hit_pct'].min():.0f}% of the sectors or more. "
-        display.say(text + "Reading again costs trips to L2, not to DRAM.")
-
-
-def units(counted: Rows, gpu: str) -> None:
-    """How busy each unit of an SM is."""
-    if len(counted):
-        names_of = {"who": "Rung", "issue_pct": "Issue slots"}
-        names_of |= {"fma_pct": "Multiply-add", "tensor_pct": "Tensor cores"}
-        names_of |= {"shared_pct": "Shared memory", "busiest": "Busiest"}
-        forms = dict.fromkeys(analysis.UNITS, "{:.0f}")
-        display.table(counted, names_of, forms, f"How busy each unit is, in %, on {gpu}", folded=True)
-
-
-def under_roofs(counted: Rows, here: Lab, known: dict[str, Any], sheet: Any, gpu: str) -> None:
-    """Each rung under L2's roof and the arithmetic units', and in words which of them limits it."""
-    if len(counted):
-        l2 = l2_rate(here)
-        roofs = {"FP32 units": "fp32", "tensor cores": "fp16_tensor"}
-        peaks = {name: known[roof] for name, roof in roofs.items() if known.get(roof)}
-        place = counted["flops"] / counted["sm_read_bytes"]
-        rate = counted["flops"] / counted["time_ns"] / 1e3
-        title = "Each rung under the roofs: reads from L2, and arithmetic"
-        fig, ax = plot.figure("operations a byte read from L2", "TFLOP/s", title, xlog=True, ylog=True)
-        plot.under_roofs(ax, place, rate, counted["who"], ("L2", l2), peaks)
-        text = f"{title} on {gpu}. L2 reads {l2:,.0f} GB/s when warm. The rates are those of the profiled "
-        plot.show(fig, f"{text}runs, which differ a little from the timed ones.")
-        limits(counted.assign(allowed=place * l2 / 1e3, reached=rate), sheet[1])
-
-
-def _limit(l2: float, row: Any) -> str:
-    """What limits a rung whose reads need the share `l2` of its time from L2."""
-    if l2 > _L2_ALL:
-        return "reads from L2"
-    if row["busiest_pct"] >= _BUSY:
-        return str(row["busiest"])
-    return "waiting, for L2 in part" if l2 > _L2_SOME else "waiting"
-
-
-def limits(counted: Rows, fp32: float) -> None:
-    """Show what limits each rung: L2, where its reads need all its time (`allowed`, the TFLOP/s that they
-    allow, beside those `reached`), or the busiest unit; folded, bank conflicts; `fp32` is the datasheet's
-    peak.
-    """
-    near, busy = counted["reached"] / counted["allowed"], counted["dram_pct"].max()
-    text = "as predicted, DRAM is not the limit" if busy < _BUSY else "against the prediction, DRAM may limit"
-    text = f"**Verdict**: {text}. DRAM is never busy for more than {busy:.0f}%."
-    if near.max() > 1:
-        text += f" L2 gave {counted['who'][near.idxmax()]} {near.max() - 1:.0%} more than lesson 01's stream "
-        text += "took."
-    units_said = [f"{unit} {share:.0f}%" for unit, share in counted[["busiest", "busiest_pct"]].to_numpy()]
-    table = pd.DataFrame({"who": counted["who"], "l2": near, "unit": units_said})
-    table["limit"] = [_limit(share, row) for share, (_, row) in zip(near, counted.iterrows(), strict=True)]
-    names = {"who": "Rung", "l2": "L2 needs for its reads, of the time", "unit": "Busiest unit of an SM"}
-    display.table(table, names | {"limit": "Limit"}, {"l2": "{:.0%}"}, "What limits each rung")
-    display.say(text)
-    first = counted.iloc[0]
-    text = f"{first['who']} reaches 1/{fp32 / first['reached']:.0f} of this GPU's FP32 peak "
-    text += f"by the datasheet, at this page's shape (the source, on its own prompt: 1/{analysis.FROM_PEAK} "
-    text += "of its GPU's). "
-    wait = counted[counted["shared_load_conflicts"] > 1e7]
-    if len(wait):
-        text += f"Bank conflicts: {wait['shared_load_conflicts'].max() / 1e6:,.0f} million in "
-        text += f"{', '.join(wait['who'])}; rung 5 exists to end them."
-    display.fold_parts("Share of the FP32 peak, and bank conflicts", [text])
 
 
 def takeaway(

@@ -60,7 +60,9 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
     best, gpu = own.sort_values("median_us").iloc[0], here.run["gpu"]
     answer = f"{_who_holds(best['impl'], width)} reaches {best['tflop_s']:,.0f} TFLOP/s on the {gpu}"
     if "fp16_tensor" in here.roof:
-        answer += f", {best['roof_fraction']:.0%} of the tensor cores' roof"
+        answer += f", {best['roof_fraction']:.0%} of the tensor cores' roof, cuBLAS's best FP16 product"
+    if here.spec:
+        answer += f" ({best['tflop_s'] / here.spec.fp16_tensor:.0%} of the datasheet's peak)"
     if len(peers):
         answer += f". It {peers_words(here, best, peers.iloc[0], others=False).removeprefix('it ')}"
         more = again(here, best, peers.iloc[0])
@@ -222,9 +224,10 @@ def _matched(rows: Rows) -> list[str]:
 
 def fastest_by_width(sweep: Any, gpu: str) -> None:
     """Show the fastest rung of every width beside the fastest peer, and the ratio of their speeds."""
-    lines, level, spread = [], list[str](), list[str]()
+    lines, level, spread, fa3 = [], list[str](), list[str](), False
     for width in study.WIDTHS:
         rows = sweep(width)
+        fa3 = fa3 or bool(rows["impl"].str.contains("flash_attn_3").any())
         rows = rows[rows["seq"].eq(rows["seq"].max())].sort_values("median_us")
         own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"]
         if own.empty:
@@ -257,6 +260,7 @@ def fastest_by_width(sweep: Any, gpu: str) -> None:
     ]
     lines = pd.DataFrame(lines, columns=names)
     caption = f"TFLOP/s on {gpu}, longest prompts"
+    caption += "" if fa3 else "; FlashAttention-3 was not recorded"
     forms = {"Rung ÷ peer": "{:.2f}×"}
     display.table(lines, dict(zip(names, names, strict=True)), forms, caption)
 
@@ -377,9 +381,9 @@ def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
     text += f"- Occupancy alone does not set the rate: {pair}.\n" if pair else ""
     if len(own):
         text += f"- A head of {width} runs at {own['tflop_s'].iloc[0]:,.0f} TFLOP/s on the {gpu}"
-        more = again(here, own.iloc[0], peers.iloc[0]) if len(peers) else ""
         text += f"; {peers_words(here, own.iloc[0], peers.iloc[0])}" if len(peers) else ""
-        text += f". {more}.\n" if more else ".\n"
+        more = len(peers) and undecided(here, own.iloc[0], peers.iloc[0])
+        text += f". {again(here, own.iloc[0], peers.iloc[0])}.\n" if more else ".\n"
     portable = own[~own["impl"].isin(op.HOPPER)]
     text += "- Every shape has a rung without Hopper's instructions, too"
     if len(portable) and len(own):

@@ -149,8 +149,8 @@ def _answer(fast: list[Any], pairs: list[tuple[Any, ...]]) -> str:
         return f"{text}Each is limited by its busiest unit."
     text += f"No unit limits {who}: warps wait"
     if any(row["impl"] in op.HOPPER for row in waits):
-        text += ". Whether they wait for copies or for products, these counters cannot tell, because waits "
-        return f"{text}for a wgmma are not counted; clocks inside the kernel would tell."
+        text += ". Whether they wait for copies or for products, these counters cannot tell: waits for a "
+        return f"{text}wgmma were not recorded here."
     return f"{text}, for what the list names."
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 from rooflab.lab import Lab
 from rooflab.ops import attention as op
 from rooflab.pages import Rows
+from rooflab.pages.lesson_06b_rungs import of_the_copies
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display
 from rooflab.view.diagram import columns, full_and_empty, over_time, paired, roles, shared_places, staying
@@ -126,8 +127,9 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
     text += "Measured: "
     text += f"{found.rung['tflop_s']:,.0f} TFLOP/s, {found.got:.0f}% of the roof. "
     if found.drawn >= _FAR * found.got:
-        text += "What takes the rest is not known, nor what the "
-        text += "overlap alone is worth: no kernel with the drawing's second order was timed."
+        text += of_the_copies(every, _WIDTH)
+        text += "What the overlap alone is worth is not known: no kernel with the drawing's second order was "
+        text += "timed."
         if found.later is not None:
             text += " Rung 11, which copies otherwise and whose blocks stay, reaches "
             text += f"{float(found.later['roof_fraction']):.0%}."
@@ -143,14 +145,12 @@ def drawing_tested(here: Lab, takes: over_time.Lengths, every: Rows) -> None:
 def _left_out(here: Lab, found: _Tested) -> str:
     """What may make rung 9 slower than the drawing, as far as it is known."""
     needs, most = found.rung["tflop_s"] / over_time.QUERIES * 1e3, over_time.rates(here)[0]
-    text = f"With {_TOKENS:,} tokens a block has {found.tiles} tiles on average; the drawing's tensor cores "
-    text += f"are then busy {found.drawn:.0f}% of the time. "
+    text = f"With {_TOKENS:,} tokens a block has {found.tiles} tiles on average. "
     if needs * _FAR < most:
         text += f"It is not L2's rate: these copies take {needs:,.0f} of {most:,.0f} GB/s. "
-    text += "Perhaps it is that a copier waits until its tile has arrived before it asks for the next, that "
-    text += "blocks start and end, and that masked products take time and are not counted in the rate."
-    if found.later is not None:
-        text += " Rung 11 changes the first two, and two things more."
+    text += "The drawing leaves out that a copier asks for the next tile only when this one has arrived "
+    text += "(not in rung 18), that blocks start and end, and masked products, which take time and count in "
+    text += "no rate."
     return text
 
 
@@ -423,7 +423,7 @@ def _owed_to_sharing(drawn: _Drawn, best: pd.Series, ten: pd.Series | None) -> s
     if gain < got / alone:  # rung 10 passes the model's limit, too
         return ""
     text = f" **Of {gain:.2f} times rung 10's speed the sharing brought at least {got / alone:.2f}** "
-    text += f"({got:.0%} ÷ {alone:.0%}, the model's limit with own copies), if L2 gives no more than was "
+    text += f"({got:.1%} ÷ {alone:.1%}, the model's limit with own copies), if L2 gives no more than was "
     text += "seen. What the other changes bring is not separated: the model has no waits, masks or rescales."
     return text
 

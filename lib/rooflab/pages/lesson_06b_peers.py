@@ -60,10 +60,10 @@ def again(here: Lab, own: Rows, peer: Rows) -> str:
     states = _measured_again(here, own, peer)
     if not states:
         return ""
-    kinds = {"burst": "{:.2f} times its speed after a rest (*burst*)"}
-    kinds |= {"sustained": "{:.2f} times while each runs for long (*sustained*)"}
-    said = listed(form.format(states[state]) for state, form in kinds.items() if state in states)
-    text = f"A second measurement ([lesson 00b](00b_clocks.ipynb)) has {said}"
+    kinds = {"burst": "in bursts", "sustained": "sustained"}
+    said = [f"{states[state]:.2f} times{{}} {how}" for state, how in kinds.items() if state in states]
+    said = [each.format("" if k else f" as fast as {peer['impl']}") for k, each in enumerate(said)]
+    text = f"Measured again ([lesson 00b](00b_clocks.ipynb)), it is {listed(said)}"
     return text + ". So who is faster here is undecided" * undecided(here, own, peer)
 
 

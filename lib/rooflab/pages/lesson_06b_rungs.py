@@ -10,9 +10,10 @@ from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.ops import attention as op
 from rooflab.pages import Rows
+from rooflab.records.case import Case
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display, page
-from rooflab.view.diagram import staying, two_warps
+from rooflab.view.diagram import two_warps
 from rooflab.words import counted, listed
 
 # The page's sections: rungs, each after those it builds on, what they add, and the row of the drawing.
@@ -115,12 +116,23 @@ def worth(every: Rows, gpu: str, width: int, first: str | None, second: str) -> 
 
 
 # What each rung between 9 and 11 changes, and what is left for 11.
-_CHANGES = ("TMA copies", "persistent blocks", "conditional rescaling", "packed heads and other tiles")
+_CHANGES = ("TMA copies", "persistent blocks", "conditional rescaling")
+
+
+def _last_change(rows: Rows, name: str, before: str) -> str:
+    """What rung 11 changes beside, by what it and the rung before it were built with."""
+    now, then = (
+        study.own_rung(Case.from_row({**rows.loc[each], "impl": each}))[1] for each in (name, before)
+    )
+    said = [f"{now['PACK']} heads packed"] if now["PACK"] > 1 else []
+    said += [f"tiles of {now['KEYS']} keys (not {then['KEYS']})"] if now["KEYS"] != then["KEYS"] else []
+    return " and ".join(said) or "the rest"
 
 
 def _one_by_one(rows: Rows, apart: tuple[str, ...]) -> str:
     """What each of rung 11's changes is worth where they are made one after the other."""
-    pairs = zip(_CHANGES, apart, apart[1:], strict=False)
+    changes = (*_CHANGES, _last_change(rows, apart[-1], apart[-2]))
+    pairs = zip(changes, apart[:-1], apart[1:], strict=True)
     gains = {change: float(rows.loc[b, "tflop_s"] / rows.loc[a, "tflop_s"]) for change, a, b in pairs}
     most, whole = max(gains, key=lambda each: gains[each]), math.prod(gains.values())
     times = [f"{change} {gain:.2f}" for change, gain in gains.items()]
@@ -131,7 +143,20 @@ def _one_by_one(rows: Rows, apart: tuple[str, ...]) -> str:
         if gains[most] ** 2 > whole > crossover.LEVEL
         else ""
     )
-    return f"{lead}{text}each times the speed before: {', '.join(times)}."
+    return f"{lead}{text}each times the speed before: {', '.join(times)}. Other lengths were not recorded."
+
+
+def of_the_copies(every: Rows, width: int) -> str:
+    """What takes rung 9 away from its drawing, as far as rung 18 tells, which changes its copies alone."""
+    before, after = "9_wgmma", op.BETWEEN[0]
+    rows = _at_chart(every, (before, after), width)
+    gain = float(rows.loc[after, "tflop_s"] / rows.loc[before, "tflop_s"]) if len(rows) else 1.0
+    if gain <= crossover.LEVEL:
+        return "What takes the rest is not known. "
+    return (
+        f"Part of the rest is how rung 9 copies: by TMA instead (rung {after.partition('_')[0]}) it has "
+        f"{gain:.2f} times the speed, with {int(rows['seq'].iloc[0]):,} tokens. "
+    )
 
 
 # The rungs that the page holds against an earlier one, in its order.
@@ -265,8 +290,6 @@ holds would leave SMs idle at the end.""",
 def small_steps(here: Lab, every: Rows, width: int) -> None:
     """Say what the rungs after rung 11 reach, one after the other, and, folded, what they change."""
     parts = [diagram.four_changes(diagram.of_lab(here), pairs=(1,)).html(), _REST_OF_11]
-    if staying.rung().with_defaults({})["PACK"] == 1:
-        parts[1] += " In rung 11's listing PACK is 1, so change 3 is off."
     rows = _at_chart(every, ("11_tma", *SMALL), width)
     for name, change in SMALL.items():
         gain, before = _gains(every, _BEFORE[name], name)["gain"], _BEFORE[name].partition("_")[0]

@@ -77,7 +77,8 @@ def _of_it_padding(here: Lab) -> str:
 def takeaway(here: Lab) -> None:
     """What to take away, computed."""
     rows, names = _measured(here)
-    text = "- Without a GPU a kernel can be written, and shown right and free of races. Its time needs one.\n"
+    text = "- Without a GPU a kernel can be written and tested, and races looked for, on the checker's "
+    text += "inputs. Its time needs a GPU.\n"
     pairs = list(zip(names, rows["impl"], rows["median_us"], strict=True))
     for (_, last, before), (name, rung, after) in zip(pairs, pairs[1:], strict=False):
         text += f"- The idea of {name}: part 06's {rung} has {times(before / after)} times the speed of "

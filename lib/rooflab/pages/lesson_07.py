@@ -8,12 +8,13 @@ import pandas as pd
 
 from rooflab import dispatch
 from rooflab.analysis import strategies, unseen
-from rooflab.hardware import crossover, device, perf_model
+from rooflab.hardware import crossover, perf_model
 from rooflab.lab import Lab
 from rooflab.ops.strategies import rung_for
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_07_choices import choices as choices
 from rooflab.pages.lesson_07_choices import choose_all as choose_all
+from rooflab.pages.lesson_07_choices import chosen as chosen
 from rooflab.pages.lesson_07_choices import gains_over_plain as gains_over_plain
 from rooflab.pages.lesson_07_choices import reverted_choice as reverted_choice
 from rooflab.pages.lesson_07_clocks import flipped, published
@@ -23,8 +24,6 @@ from rooflab.words import counted, listed
 
 # The formats as the charts of time name them: each by its fastest fused kernel.
 _FUSED = {"fp16": "FP16 cuBLAS", "int4_g128": "INT4 fused", "q8_0": "Q8_0 fused"}
-
-_UNMEASURED = ("q8_0", 6144, 4096, 40)  # format, n, k and tokens of a product to choose a kernel for
 
 
 def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
@@ -85,27 +84,6 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
     says += "bound of FP16 and of INT4, the longer of bytes and FLOPs. "
     says += "INT4's and Q8_0's curve is the fastest fused kernel at each number of tokens, FP16's is cuBLAS."
     return answer, able, (fig, says)
-
-
-def chosen(lab: Lab) -> None:
-    """Draw how the dispatcher chooses a kernel for a shape that no one has measured, from this recording."""
-    rows, spec = strategies.gather(lab), lab.spec
-    rows = rows[(rows.study == "regimes") & (rows.clock == "graph")]
-    names = {how.name: strategies.label("", how.name).strip() for how in perf_model.STRATEGIES}
-    drawing = diagram.choice(rows, spec.slug, _UNMEASURED, names) if spec else None
-    if drawing is not None:
-        display.say(
-            "For a product that was not measured it takes three steps, among the kernels for the weights' "
-            "format:"
-        )
-        drawing.show()
-    display.say(
-        "The nearest shape is the one with the least |log(n ratio)| + |log(k ratio)|. It counts only where n "
-        f"and k, each larger over smaller, are off by a factor of at most {dispatch.NEAR:g} together. Beyond "
-        "that, and on a GPU without a recording, the dispatcher takes the kernel that "
-        "[lesson 07b](07b_predicting.ipynb)'s law predicts, and says so; but a GPU with the SMs of the "
-        f"{device.get(dispatch.REFERENCE).name}, as many of the same kind, is served by that one's table."
-    )
 
 
 def bounds(lab: Lab, n: int, k: int) -> Rows:
@@ -355,8 +333,8 @@ def gains_by_format(gains: dict[str, Any], rows: Rows) -> None:
             f"it is ahead on {ahead}, level on {level} and behind on {lost}.**"
         )
     display.say(
-        f"*Level*, here and below: medians within {crossover.LEVEL - 1:.0%} of each other, or quartiles that "
-        "overlap."
+        f"*Level*, here and below, is [part 00a](00a_environment.ipynb)'s word: medians within "
+        f"{crossover.LEVEL - 1:.0%} of each other, or quartiles that overlap."
     )
     if text := _over_gemv(gains, rows):
         display.say(text)

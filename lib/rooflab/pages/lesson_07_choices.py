@@ -10,11 +10,11 @@ import pandas as pd
 from rooflab import dispatch
 from rooflab.analysis import strategies
 from rooflab.errors import LaunchError
-from rooflab.hardware import perf_model
+from rooflab.hardware import device, perf_model
 from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.pages import Rows
-from rooflab.view import display
+from rooflab.view import diagram, display
 from rooflab.words import counted, listed
 
 # Formats with the orders of their weights that a program holds (None: every order), and what a table says.
@@ -27,6 +27,29 @@ _HELD = {
     ("q8_0", ("tiles",)): "Q8_0 in tile order",
 }
 _ASKED = (1, 4, 24, 200)  # tokens
+_UNMEASURED = ("q8_0", 6144, 4096, 40)  # format, n, k and tokens of a product to choose a kernel for
+
+
+def chosen(lab: Lab) -> None:
+    """Draw how the dispatcher chooses a kernel for a shape that no one has measured, from this recording."""
+    rows, spec = strategies.gather(lab), lab.spec
+    rows = rows[(rows.study == "regimes") & (rows.clock == "graph")]
+    names = {how.name: strategies.label("", how.name).strip() for how in perf_model.STRATEGIES}
+    drawing = diagram.choice(rows, spec.slug, _UNMEASURED, names) if spec else None
+    if drawing is not None:
+        display.say(
+            "For a product that was not measured it takes three steps, among the kernels for the weights' "
+            "format:"
+        )
+        drawing.show()
+    display.say(
+        "The nearest shape is the one with the least |log(n ratio)| + |log(k ratio)|. It counts only where n "
+        f"and k, each larger over smaller, are off by a factor of at most {dispatch.NEAR:g} together. Beyond "
+        "that, and on a GPU without a recording, the dispatcher takes the kernel that "
+        "[lesson 07b](07b_predicting.ipynb)'s law predicts, and says so; but a GPU with the SMs of the "
+        f"{device.get(dispatch.REFERENCE).name}, as many of the same kind, is served by that one's table. "
+        "07b tries that where the memory differs, which says nothing of another architecture."
+    )
 
 
 def choose_all(spec: Any, n: int, k: int, recorded: Rows) -> Rows:
@@ -124,12 +147,18 @@ def _over_library(lab: Lab) -> str:
     )
 
 
+def _span(few: int, many: int) -> str:
+    """From how many tokens to how many."""
+    return counted(few, "token") if few == many else f"{few:,} to {many:,} tokens"
+
+
 def gains_over_plain(recorded: Rows, lab: Lab) -> None:
     """Show and say how much faster than the plain way, and than a library, the chosen kernels are."""
     worth = dispatch.lines(recorded)
     plain = {format: perf_model.plain(format).name for format in perf_model.FORMATS}
     worth = worth[worth.strategy != worth.format.map(plain)]
     by = worth.groupby("format").gain.agg(["size", "min", "median", "max"]).reset_index()
+    tokens = worth.groupby("format").batch.agg(["min", "max"])
     by["plain"] = [strategies.label(format, plain[format]) for format in by.format]
     heads = {"format": "format", "plain": "over", "size": "products"}
     heads |= {"min": "least gain", "median": "median", "max": "largest gain"}
@@ -137,7 +166,11 @@ def gains_over_plain(recorded: Rows, lab: Lab) -> None:
     caption = "How many times as fast as the plain way, where a kernel of ours is chosen"
     display.table(by, heads, forms, caption, folded=True)
     if len(by):
-        gains = [f"{row.median:.1f} times as fast as {row.plain}" for row in by.itertuples()]
+        gains = [
+            f"{row.median:.1f} times as fast as {row.plain} ({counted(row.size, 'product')} of "
+            f"{strategies.label(row.format, 'weights')}, {_span(*tokens.loc[row.format])})"
+            for row in by.itertuples()
+        ]
         display.say(
             f"{_over_library(lab)}Where the dispatcher takes a kernel of ours, not the plain way, it is at "
             f"the median {listed(gains)}. Two-op (dequantise, then cuBLAS) unpacks the weights for every "

@@ -119,7 +119,9 @@ def cost_of_a_call(cost: Rows, n: int, k: int) -> None:
 
 def flipped(wide: Rows) -> Rows:
     """The pairs of ways, of strategies.by_clock, that do not cross at the same tokens by every clock."""
-    return wide[[len({str(v) for v in row[2:]}) > 1 for row in wide.itertuples(index=False)]]
+    plain = {strategies.UNDECIDED: strategies.WINS}
+    ends = wide.iloc[:, 2:].astype(str).replace(plain, regex=True)
+    return wide[ends.nunique(axis=1) > 1]
 
 
 def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: list[Any], rows: Rows) -> None:
@@ -134,11 +136,9 @@ def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: l
     how = (
         "The first kernel is made for few tokens, the second for many. “64 to 96”: the first is ahead at 64 "
     )
-    how += "tokens, the second at 96. “First wins”, “second wins”: ahead or level at every measured number. "
-    how += (
-        "“Level”: no number of tokens decides. “No order”: they change places more than once, or the second "
-    )
-    how += "is ahead at few tokens and the first at many."
+    how += "tokens, the second at 96. “First wins”: it is ahead at every measured number; “first ahead or "
+    how += "undecided”: at some, and level at the others. “Level”: no number of tokens decides. “No order”: "
+    how += "they change places more than once, or the second is ahead at few tokens and the first at many."
     caption = f"From how many tokens on, {n_asked:,} × {k_asked:,}, {gpu}. {how}"
     inside = [(wide, heads, None, caption)]
     for n, k in matrices[1:]:

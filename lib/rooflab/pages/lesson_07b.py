@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 
 from rooflab.analysis import strategies
+from rooflab.analysis.evidence import Evidence, NoEvidence
+from rooflab.claims.measures import MEASURES
 from rooflab.hardware import perf_model
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_07b_appendix import conclusions as conclusions
@@ -44,6 +46,7 @@ from rooflab.pages.lesson_07b_tuned import within_bounds as within_bounds
 from rooflab.pages.lesson_07b_worked import by_bytes as by_bytes
 from rooflab.pages.lesson_07b_worked import in_tiles as in_tiles
 from rooflab.pages.lesson_07b_worked import rounds_drawn as rounds_drawn
+from rooflab.records.store import Store
 from rooflab.view import display, plot
 from rooflab.words import counted, listed
 
@@ -143,16 +146,25 @@ def _both_laws(compared: Rows, fit: Any, gpu: str, near: Rows) -> tuple[Any, str
     return fig, caption
 
 
-def fitted(timed: Rows, here: Any, gpu: str) -> tuple[Any, Rows]:
+def fitted(timed: Rows, here: Any, gpu: str, store: Store) -> tuple[Any, Rows]:
     """Fit the law and say its numbers; the fit, and every product with its predictions."""
     fit = perf_model.fit(timed, here)
     compared = perf_model.compared(timed, here, fit)
     display.say(
         f"Fitted to {fit.rows:,} products (a way, a matrix, a number of tokens) on {gpu}, "
-        f"{plot.dates(timed)}: **{fit.launch_us:.1f} µs** of fixed time a kernel, with {here.gb_s:,.0f} GB/s "
-        f"and {here.peaks['fp16_tensor']:,.0f} TFLOP/s in FP16."
+        f"{plot.dates(timed)}{_within(store)}: **{fit.launch_us:.1f} µs** of fixed time a kernel, with "
+        f"{here.gb_s:,.0f} GB/s and {here.peaks['fp16_tensor']:,.0f} TFLOP/s in FP16."
     )
     return fit, compared
+
+
+def _within(store: Store) -> str:
+    """How long the recording took, which holds more than these products; nothing where no run has ended."""
+    try:
+        minutes = MEASURES["recording_minutes"](Evidence(store))
+    except NoEvidence:
+        return ""
+    return f" in a recording of {minutes:.0f} minutes, which holds the other lessons, too"
 
 
 def under_roofs(timed: Rows, n: int, k: int, here: Any, gpu: str, rows: Rows) -> None:

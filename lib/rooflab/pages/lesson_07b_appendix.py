@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from rooflab.analysis import conclusions as concluded
 from rooflab.analysis import extrapolation, strategies, time_breakdown
 from rooflab.hardware import perf_model
 from rooflab.lab import Lab
@@ -59,16 +60,28 @@ def prompt_turning_points(curves: dict[str, Any], model: Any) -> None:
     display.fold_items(f"Attention's share of a prompt, {model.name}, by the law and traced", lines)
 
 
+def _whose(ours: str, theirs: str) -> str:
+    """A verdict by our kernel and by the author's, where that was rebuilt."""
+    if ours == concluded.UNMEASURED:
+        return ours
+    if ours == theirs:
+        return f"{ours} for the author's kernel and for ours"
+    return f"{theirs} for the author's kernel, {ours} for ours" if theirs else f"{ours} for ours"
+
+
 def conclusions(rows: Rows, lab: Lab) -> None:
     """List the sources' conclusions with what this recording says of them."""
-    judged = strategies.conclusions(rows, lab.store.read("int4"))
+    judged = concluded.conclusions(rows, lab.store.read("int4"))
     judged["here"] = judged["here"].replace("", "nothing recorded")
-    words = judged.drop_duplicates(["source", "says", "word"]).word.value_counts()
-    counts = listed(f"{count} {word}" for word, count in words.items())
-    heads = {"source": "source", "says": "its conclusion", "word": "verdict", "here": "here"}
+    judged["verdict"] = [_whose(row.word, row.theirs) for row in judged.itertuples()]
+    once = judged.drop_duplicates(["source", "says", "word"])
+    counts = listed(f"{count} {word}" for word, count in once["word"].value_counts().items())
+    heads = {"source": "source", "says": "its conclusion", "verdict": "verdict", "here": "here"}
     heads |= {"depends_on": "it depends on"}
-    title = f"The {words.sum()} conclusions: {counts}"
-    if len(judged) > words.sum():
+    title = f"The {len(once)} conclusions: by our kernels {counts}"
+    if rebuilt := judged.loc[judged["theirs"] != "", "says"].nunique():
+        title += f"; {rebuilt} judged by the author's kernel, too"
+    if len(judged) > len(once):
         title += f"; {len(judged)} rows, as clocks are judged apart"
     display.fold_parts(title, [(judged, heads, {})])
 

@@ -24,7 +24,8 @@ def another_gpu_predicted(lab: Lab, timed: Rows, here: Any, spec: Any, fit: Any)
     near = 100 * (compared[["one_off", "own_off"]].abs() <= _NEAR).mean()
     display.say(
         f"The {gpu} was measured after the fit, with the kernels of commit {commit[:8]} and nothing tuned "
-        f"again. The law gives it the share of its data sheet that the {spec.name} reached of its own: "
+        f"again.{another_gpu.same_sms(other)} The law gives it the share of its data sheet that the "
+        f"{spec.name} reached of its own: "
         f"{here.gb_s / spec.dram_gb_s:.0%} of the bandwidth, {there.gb_s:,.0f} GB/s, and "
         f"{here.peaks['fp16_tensor'] / spec.fp16_tensor:.0%} of the FP16 peak, "
         f"{there.peaks['fp16_tensor']:,.0f} TFLOP/s. **Of {len(compared):,} products the plain law puts "

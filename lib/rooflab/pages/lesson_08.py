@@ -186,7 +186,7 @@ def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> None:
     """Say how many times the rates of others with the same weights ours is, and show the rates, a column a
     format, a table a model.
     """
-    if said := _same_weights(rows, lab, published):
+    if said := way.like_for_like(lab.store):
         display.say(said)
     pairs = {"fp16": "fp16", "q8_0": "q8_0", "int4_g128": "q4_0"}
     for name in (decode.MODEL, decode.LARGE):
@@ -213,22 +213,6 @@ def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> None:
         heads = {"who": "tok/s"} | {f: _COLUMNS[f] for f in pairs if f in table}
         caption = f"{name}, one sequence, {gpu}"
         display.table(table.fillna(""), heads, {}, caption, folded=name != decode.MODEL)
-
-
-def _same_weights(rows: Rows, lab: Lab, published: Store) -> str:
-    """How many times the tokens of the fastest library measured beside it, and of the fastest published rate
-    where that is higher, our fastest kernel makes in FP16; empty where no library was measured.
-    """
-    if (pair := way.same_weights(lab.store)) is None:
-        return ""
-    theirs, ours = pair
-    said = f"In FP16 our fastest kernel makes {ours['tok_s'] / theirs['tok_s']:.2f} times the tokens of "
-    said += f"`{theirs['impl']}`, the fastest library measured beside it"
-    others = ablation.peers(rows, lab.store, published)
-    others = others[(others.origin == "published") & (others.format == "fp16")].sort_values("tok_s")
-    if len(others) and (fast := others.iloc[-1]).tok_s > theirs["tok_s"]:
-        said += f", and {ours['tok_s'] / fast.tok_s:.2f} times the published rate of {fast['name']}"
-    return f"{said}."
 
 
 _TIMES = "ours ÷ the fastest of the others"

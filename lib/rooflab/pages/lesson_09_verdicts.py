@@ -57,7 +57,7 @@ def verdicts(chosen: Sequence[claims.Claim], evidence: claims.Evidence) -> Drawi
     """
     canvas, said, y = Canvas(WIDTH), [], 0.0
     for claim in chosen:
-        asked = [(test, claims.judge(test, evidence)) for test in claim.tests if not test.opposes]
+        asked = [(test, claims.judge(test, evidence)) for test in claim.deciding]
         asked = [(test, found) for test, found in asked if found.value == found.value]
         if not asked:
             continue

@@ -2,244 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pandas as pd
 
-from rooflab import claims, ops
+from rooflab import claims
 from rooflab.claims import scorecard
 from rooflab.lab import Lab
-from rooflab.pages import Opening, Rows, one_line
+from rooflab.pages import Rows
+from rooflab.pages.lesson_09b_faults import changed as changed
+from rooflab.pages.lesson_09b_faults import faults_by_kind as faults_by_kind
+from rooflab.pages.lesson_09b_faults import mutant_list as mutant_list
+from rooflab.pages.lesson_09b_faults import mutants_by_operator as mutants_by_operator
+from rooflab.pages.lesson_09b_faults import mutants_counted as mutants_counted
+from rooflab.pages.lesson_09b_faults import opening as opening
+from rooflab.pages.lesson_09b_faults import run_facts as run_facts
+from rooflab.pages.lesson_09b_faults import survivors as survivors
 from rooflab.studies import faults as planted
 from rooflab.studies import static
 from rooflab.verify import mutations, suite
-from rooflab.view import diagram, display
+from rooflab.view import display
 from rooflab.view.filter_list import Board
 from rooflab.words import counted, listed
-
-
-def opening(killed: Rows) -> Opening:
-    """The first screen: how many planted faults are noticed, and by what."""
-    left = killed[killed["killed"] == ""]
-    open_ = left[mutations.is_open(left)]
-    dead, wrong = len(killed) - len(left), int((killed["killed"] == "gate").sum())
-    answer = f"Of {len(killed)} faults planted in {mutations.attacked()} the gate notices {wrong} by wrong "
-    answer += f"results, and a failed launch, a time limit or the watcher {dead - wrong} more; "
-    answer += f"{len(left) - len(open_)} survive for a written reason"
-    answer += f", and {len(open_)} without one." if len(open_) else "."
-    same = (~left["reason"].str.contains(_TESTED)).sum() - len(open_)
-    answer += f" {same} of these compute the same as the original." if same > 0 else ""
-    able = (
-        "test a test by planting faults in what it judges",
-        "say which faults results alone do not show",
-        "choose shapes that a fault cannot hide in",
-    )
-    return answer, able, _stopped(killed)
-
-
-_TESTED = r"\bhave a test\b"  # in the reason of a survivor that differs for some inputs
-_WRONG_NUMBER = {"scale", "overwrite", "forget", "zero", "zeros", "nibble", "nibbles", "sign", "pair"}
-_WRONG_ORDER = {"barrier", "warp barrier"}
-# The rules whose faults an instrument is there for.
-_TYPICAL = {"The gate compares results": _WRONG_NUMBER, "The watcher checks each access": _WRONG_ORDER}
-_INSTRUMENTS = {  # with the verdicts that are theirs
-    "The launch fails or never ends": ("launch", "crash", "time", "compiler"),
-    "The gate compares results": ("gate",),
-    "The watcher checks each access": ("watcher",),
-}
-
-
-_WHY = {  # what the CPU says of a launch that fails, in words
-    "divergent barrier": "a thread waits for the rest of its warp, which never comes",
-    "inactive lane": "a thread asks for the value of a lane that does not take part",
-    "endless wait": "a thread waits for a value that no other writes",
-}
-
-
-def _stopped(killed: Rows) -> diagram.Drawing:
-    """Who stops how many mutants, each with an example: the shortest line of a kind that is its own to
-    notice.
-    """
-    found = []
-    for name, verdicts in _INSTRUMENTS.items():
-        mine = killed[killed["killed"].isin(verdicts)]
-        if len(mine):
-            wanted = _TYPICAL.get(name, set())
-            one = min(
-                mine.itertuples(),
-                key=lambda row: (row.mutation not in wanted, not row.mutant, len(row.code), row.code),
-            )
-            why = _WHY.get(one.says, "")
-            found.append(diagram.Instrument(name, len(mine), one.code, one.mutant or "nothing", why))
-    left = killed[killed["killed"] == ""]
-    open_ = int(mutations.is_open(left).sum())
-    says = f"{open_} of them a hole" if open_ else "for each a reason is written"
-    return diagram.passed_on(len(killed), found, says)
-
-
-def run_facts(killed: Rows) -> None:
-    """The facts of the run, in one line, and what vouches for the rungs without planted faults."""
-    portable, every = mutations.portable(), len(list(ops.rungs()))
-    facts = {
-        "Mutants tried": len(killed),
-        "Rules that made them": killed["mutation"].nunique(),
-        "Rungs attacked": f"{len(portable)} of {every}",
-        "Operators attacked": len(mutations.OPERATORS),
-        "Where": "the kernels' own sources, compiled for the CPU, no GPU",
-    }
-    one_line(facts)
-    if every > len(portable):
-        display.say(
-            f"The other {every - len(portable)} rungs need instructions of one generation, such as Hopper's "
-            "`wgmma` and TMA, which the CPU target refuses. No fault is planted in them. They pass the gate "
-            "on a GPU, and tests run most of their sources on the CPU with these instructions emulated."
-        )
-
-
-def faults_by_kind(killed: Rows) -> None:
-    """Show who noticed each kind of fault first."""
-    wrong_place = {"guard", "overrun", "clamp", "leave"}
-    groups = {
-        "a wrong number": _WRONG_NUMBER,
-        "a missing barrier": _WRONG_ORDER,
-        "beyond the end": wrong_place,
-    }
-    what = {name: what for what, names in groups.items() for name in names}
-    grouped = killed.assign(operator=killed["mutation"].map(what).fillna("other"))
-    rows = mutations.by_operator(grouped).set_index("operator")
-    rows = rows.reindex([name for name in (*groups, "other") if name in rows.index]).reset_index()
-    usual = grouped.loc[grouped["operator"] == "other", "fault"].value_counts().index[:2]
-    rows["other"] += rows["launch"]
-    rows["left"] = rows["equivalent"] + rows["open"]
-    names = {
-        "operator": "Fault",
-        "mutants": "Mutants",
-        "gate": "Gate",
-        "watcher": "Watcher",
-        "other": "Other",
-        "left": "Survive",
-    }
-    by = rows.set_index("operator")
-    rows["operator"] = rows["operator"].replace("other", f"of other rules, such as: {'; '.join(usual)}")
-    display.table(rows, names, caption="Other: the launch fails, a crash, or a run without end")
-    number, order = by.loc["a wrong number"], by.loc["a missing barrier"]
-    outside = by.loc["beyond the end"]
-    last = f" Of {outside['mutants']} accesses beyond the end it notices {outside['gate']}, the watcher "
-    last += f"{outside['watcher']} more"
-    last += ": results show fewer of them, as predicted" if outside["gate"] < outside["watcher"] else ""
-    last += f". {outside['other']} fail at launch or do not end, and {outside['left']} survive."
-    said = (
-        f"**Verdict**: of {number['mutants']} wrong numbers the gate notices {number['gate']}. Of "
-        f"{order['mutants']} missing "
-        f"barriers it notices {order['gate']}: on the CPU target threads run in an order of their own, and "
-        "results "
-        f"differ more often than predicted. {order['watcher']} are left to the watcher."
-        if order["gate"] > order["watcher"]
-        else f"**Verdict**: of {number['mutants']} wrong numbers the gate notices {number['gate']}; of "
-        f"{order['mutants']} missing barriers the watcher alone notices {order['watcher']}."
-    )
-    display.say(said + last)
-
-
-def mutants_by_operator(killed: Rows) -> None:
-    """Show who noticed each operator's mutants first."""
-    table = mutations.by_operator(killed)
-    table["other"] += table["launch"]
-    columns = {
-        "operator": "Operator",
-        "mutants": "Mutants",
-        "gate": "Gate",
-        "watcher": "Watcher",
-        "other": "Other",
-        "equivalent": "Explained",
-        "open": "Open",
-    }
-    display.table(
-        table,
-        columns,
-        caption="By operator and who noticed first; explained: its reason is below; open: a hole",
-        folded=True,
-    )
-
-
-def mutants_counted(killed: Rows) -> tuple[Rows, Rows, int]:
-    """Say how many mutants are killed: the survivors, the open ones among them, the number killed."""
-    left = killed[killed["killed"] == ""]
-    open_ = left[mutations.is_open(left)]
-    dead = len(killed) - len(left)
-    text = f"**{dead} of {len(killed)} mutants are killed** ({dead / len(killed):.0%}), "
-    share = (killed["killed"] == "gate").sum()
-    text += f"{share} by wrong results alone. {len(left) - len(open_)} survive; each reason is below. "
-    if len(open_):
-        text += f"**{len(open_)} survive that a GPU could tell apart: known holes of this gate.**"
-    display.say(text)
-    return left, open_, dead
-
-
-def changed(code: str, mutant: str, beside: int = 5, most: int = 70) -> str:
-    """A line of code and its mutant, "before → after", without what both begin and end with except for
-    `beside` words; a side longer than `most` letters is cut.
-    """
-    if not mutant:
-        return f"{code if len(code) <= most else code[:most] + '…'} → nothing"
-    a, b = (re.findall(r"\w+|\s+|[^\w\s]", text) for text in (code, mutant))
-    first = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    room = min(len(a), len(b)) - first
-    ends = zip(reversed(a), reversed(b), strict=False)
-    last = min(next((i for i, (x, y) in enumerate(ends) if x != y), room), room)
-    start = max(0, first - 2 * beside)
-    sides = []
-    for words in (a, b):
-        end = min(len(words), len(words) - last + 2 * beside)
-        text = "".join(words[start:end]).strip()
-        text = f"{'…' if start else ''}{text}{'…' if end < len(words) else ''}"
-        sides.append(text if len(text) <= most else f"{text[:most]}…")
-    return " → ".join(sides)
-
-
-def mutant_list(killed: Rows) -> Board:
-    """The list of mutants, to filter."""
-    shown = killed.assign(
-        name=killed["operator"] + "/" + killed["rung"],
-        word=killed["killed"].replace({"": "survives", "launch": "fault at launch"}),
-    )
-    pairs = zip(shown["code"], shown["mutant"].fillna(""), strict=True)
-    shown["text"] = shown["fault"] + ": " + [changed(*pair) for pair in pairs]
-    shape = shown["shape"].str.replace(r"\b1 tokens\b", "1 token", regex=True)  # as it was recorded
-    shape = shape.map(lambda s: f"at {s}: " if s else "")
-    shown["note"] = shape + shown["says"].where(shown["killed"] != "", shown["reason"])
-    some = shown.groupby(["operator", "mutation"], sort=False).head(1)
-    controls = {"operator": "Operator", "word": "Killed by"}
-    return Board(
-        "mutants",
-        some,
-        controls=controls,
-        head="name",
-        word="word",
-        text="text",
-        start={"operator": "int4"},
-        what="mutants, one of each rule and operator",
-    )
-
-
-def survivors(left: Rows) -> None:
-    """List the surviving mutants, each with its reason."""
-    lines = []
-    for r in left.itertuples():
-        why = r.reason[:1].upper() + r.reason[1:] if r.reason else "**No reason yet**"
-        lines.append(f"`{r.operator}/{r.rung}`, {r.fault}: `{r.code[:90]}`. {why}.")
-    if lines:
-        known = left[(left["reason"] != "") & (left["mutant"].fillna("") != "")]
-        if len(known):
-            one = known.loc[known["code"].str.len().idxmin()]
-            display.say(
-                f"For example, `{one['operator']}/{one['rung']}`: `{changed(one['code'], one['mutant'])}`. "
-                f"{one['reason'][:1].upper()}{one['reason'][1:]}."
-            )
-        display.fold_items(f"The {counted(len(lines), 'survivor')}, each with its reason", lines)
-    else:
-        display.say("No mutant survives.")
 
 
 def numeric_checks() -> Rows:
@@ -280,7 +64,7 @@ def repeated_on_cpu(trials: Rows) -> None:
     again["held"] = again["value"] <= again["bound"]
     rows = again.groupby("item", sort=False).agg(n=("held", "size"), held=("held", "sum")).reset_index()
     says = {
-        "F1": "the last rung of each operator, 100 launches: one result",
+        "F1": f"the last rung of each operator, {suite.RUNS} launches on the CPU: one result",
         "F2": "after another input the result is right",
         "F2 back": "and the first input gives its first bits again",
         "F5": "wrong inputs are refused, and harm nothing",
@@ -294,14 +78,15 @@ def repeated_on_cpu(trials: Rows) -> None:
 def repeated_on_gpu(evidence: Any, gpu: str) -> None:
     """Show determinism, memory and refusals of the decoder on the GPU."""
     asked = {
-        ("repeated", "distinct"): "distinct results of a prompt, generated greedily again and again",
-        ("sampled", "distinct"): "distinct results of it, sampled with one seed",
-        ("long", "bytes gone"): "bytes of GPU memory gone after many steps",
-        ("long", "not numbers"): "logits that are not numbers after them",
-        ("refused", "changed afterwards"): "generations changed by refused inputs",
+        ("repeated", "distinct", "runs"): "F1: distinct results of a prompt, generated greedily {} times",
+        ("sampled", "distinct", "runs"): "F1: distinct results of it, sampled {} times with one seed",
+        ("long", "not numbers", "steps"): "F3: logits that are not numbers after {} steps",
+        ("long", "bytes gone", "steps"): "F4: bytes of GPU memory gone after {} steps",
+        ("refused", "changed afterwards", "wrong inputs"): "generations changed by {} refused inputs",
     }
     rows = []
-    for (question, quantity), says in asked.items():
+    for (question, quantity, often), says in asked.items():
+        says = says.format(_times(evidence, question, often))
         try:
             values = evidence.answer("decode", question, quantity)
             rows.append({"says": says, "value": f"{values.max():,.0f}"})
@@ -309,6 +94,14 @@ def repeated_on_gpu(evidence: Any, gpu: str) -> None:
             rows.append({"says": says, "value": f"not recorded: {missing}"})
     named = {"says": "The decoder of lesson 08", "value": gpu}
     display.table(pd.DataFrame(rows), named, caption=f"The decoder on the {gpu}", folded=True)
+
+
+def _times(evidence: Any, question: str, quantity: str) -> str:
+    """How often a question was asked, in digits; "many" where that was not recorded."""
+    try:
+        return f"{evidence.answer('decode', question, quantity).min():,.0f}"
+    except claims.NoEvidence:
+        return "many"
 
 
 def not_zeroed_instruments(here: Lab) -> None:
@@ -361,8 +154,8 @@ def instructions_by_rung() -> None:
 
 
 def points_by_section(evidence: Any) -> tuple[Rows, Rows]:
-    """Show the points of each section; all verdicts and the totals."""
-    verdicts = scorecard.board(claims.stated(), evidence)
+    """Show the points of each section; the verdicts on the items that have any, and the totals."""
+    verdicts = scorecard.board((item for item in claims.stated() if item.points), evidence)
     stated, best = scorecard.tally(verdicts), scorecard.tally(verdicts, "best")
     both = stated[["section", "what", "of", scorecard.PASS, scorecard.FAIL, scorecard.OPEN]].copy()
     both["best"] = best[scorecard.PASS]

@@ -25,13 +25,24 @@ def opening(evidence: Any, gpu: str, here: Lab) -> Opening:
     rivals = every[every["origin"] == related.HERE]
     answer = f"No library was measured side by side on the {gpu}."
     if len(rivals):
-        answer = points.answer(rivals, gpu, here)
+        answer = f"{points.answer(rivals, gpu, here)}{_not_run(evidence)}"
     able = (
         "say at which matrices and numbers of tokens a library's kernel is the better choice",
         "compare two kernels by shape, GPU, clock and day",
         "find the kernels that were tried and lost",
     )
     return answer, able, (points.by_shape(rivals, gpu, here) or _spread(rivals, gpu)) if len(rivals) else None
+
+
+def _not_run(evidence: Any) -> str:
+    """Which libraries were not run on this GPU, and of which of them a published figure is compared."""
+    table = related.table(evidence)
+    rest = table[~table["name"].isin(table.loc[table["origin"] == related.HERE, "name"])]
+    known = rest["origin"] != related.ABSENT
+    compared, unknown = (listed(dict.fromkeys(rest.loc[which, "name"])) for which in (known, ~known))
+    parts = [f"{compared}, known here by published figures alone"] if known.any() else []
+    parts += [f"{unknown}, of which this course has no figure"] if (~known).any() else []
+    return f"\n\nNot run here: {'; '.join(parts)}." if parts else ""
 
 
 def _drawn(evidence: Any, here: Lab) -> Rows:

@@ -19,7 +19,7 @@ def on_another_gpu(here: Lab) -> None:
     text = f"**The same on another GPU.** {another_gpu.sentence(other)} "
     text += f"It was recorded once, from commit {run['commit'][:8]}, without whole prompts."
     if beside["ours faster"].sum() >= _MOSTLY * beside["comparisons"].sum():
-        text += f" So ours is not ahead because of choices that suit the {here.run.gpu} alone."
-    display.say(text)
+        text += f" So ours is not ahead because of choices that suit the {here.run.gpu}'s memory alone."
+    display.say(text + another_gpu.same_sms(other))
     heads = {name: name for name in beside}
     display.table(beside, heads, caption=f"Library by library on the {run['gpu']}", folded=True)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from rooflab.analysis import related, strategies
+from rooflab.analysis import related, states, strategies
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Rows
@@ -21,6 +21,7 @@ DENSE = "cuBLAS"  # multiplies FP16 weights, whatever ours are
 # Of a region's products: ours is faster in as many, so call it untimed; in as few, so call cuBLAS.
 _SURE, _SELDOM = 0.95, 0.2
 _APART = 0.25  # shares that differ by less make no rule
+_LIKE = ("attention", "decode_attention", "gemv_rows", "int4")  # whose fastest peers have as many bits
 _PRODUCT = ["format", "n", "k", "tokens", "gain"]
 _SWEPT = {"int4_g128": "INT4", "q8_0": "Q8_0"}
 _WHO = {
@@ -199,8 +200,21 @@ def answer(rivals: Rows, gpu: str, here: Lab) -> str:
         text = f"{start} measured here whose weights or values have as many bits as ours, ours is faster in "
         text += f"{_of(ahead, len(other))} comparisons at the lessons' shapes"
         rest = f" and slower in {behind}" if behind else " and nowhere slower" if ahead < len(other) else ""
-        said += f" {text}{rest}.{_undecided(other)}"
+        said += f" {text}{rest}.{_undecided(other)}{_sustained(here)}"
     return said.strip()
+
+
+def _sustained(here: Lab) -> str:
+    """The smallest ratio over such a library where both run for long, where that was recorded."""
+    found = states.duels(here.store.read("power"), *_LIKE)
+    if found.empty:
+        return ""
+    least = found.loc[found["sustained"].idxmin()]
+    level = ", level" if 1 / crossover.LEVEL <= least["sustained"] <= crossover.LEVEL else ""
+    return (
+        f" Those are bursts. Sustained, the smallest of {len(found)} ratios is {least['sustained']:.2f}"
+        f"{level}, over {least['sustained_peer']} ({least['shape']})."
+    )
 
 
 def _undecided(other: Rows) -> str:

@@ -54,7 +54,8 @@ def opening(rows: Rows, here: Lab) -> Opening:
     answer = (
         f"Our sum of a token's {plot.size_text(best['bytes'])} takes {best['median_us']:.1f} µs on two "
         f"{gpu}s; the fastest library timed here ({lesson_10.name(peer)}) takes "
-        f"{peer['median_us']:.1f}. A split model makes two such sums a layer: beside one GPU "
+        f"{peer['median_us']:.1f}; vLLM's and TensorRT-LLM's kernels for such sizes were "
+        "not timed. A split model makes two such sums a layer: beside one GPU "
         f"{most['title']} is then {display.speed(most['gain'])}"
         + (f"; {least['title']} is {display.speed(least['gain'])}." if len(shared) > 1 else ".")
     )
@@ -114,8 +115,8 @@ def _by_luck(rows: Rows) -> str:
         return ""
     return (
         f" That is partly luck: the same constants gave lesson 10's store {row['predicted_us']:.1f} µs, and "
-        f"it took {row['median_us']:.2f}. So launch and crossing together are assumed too long, and what "
-        "else a sum does, such as waiting for the slower GPU, is left out."
+        f"it took {row['median_us']:.2f}. So the launch is assumed too long, and what else a sum does, such "
+        "as waiting for the slower GPU, is left out."
     )
 
 
@@ -230,10 +231,10 @@ def pays(rows: Rows, gpu: Any) -> None:
     text += (
         " The bounds are right each time."
         if right.all()
-        else f" The bounds are wrong for {listed(said.index[~right])}, "
-        "whose tokens take the least time on one GPU."
+        else " The bounds, which leave launches out, do not predict this for "
+        f"{listed(said.index[~right])}, whose tokens take the least time on one GPU."
         if (us[links.ALONE][~right].max() < us[links.ALONE][right].min())
-        else f" The bounds are wrong for {listed(said.index[~right])}."
+        else f" The bounds, which leave launches out, do not predict this for {listed(said.index[~right])}."
     )
     over = us - bound
     ways = {links.ALONE: "on one GPU", all_reduce.DEFAULT: "on two with our sums", links.NCCL: "with NCCL's"}

@@ -80,7 +80,7 @@ def opening(rows: Rows, here: Lab) -> Opening:
     )
     answer += f" {least['title']} gains least." if len(fused) > 1 else ""
     answer += lesson_10c_memory.needs(rows, here.run_of("split"))
-    answer += f"\n\n{_problem(found)}\n\n{_remedy(found)}"
+    answer += f"\n\n{_problem(found, kernel_us(here))}\n\n{_remedy(found)}"
     able = (
         "say what a launch that overlaps the one before it hides, and measure it",
         "move a sum over GPUs into the kernel that needs it, and count the launches that this spares",
@@ -104,14 +104,21 @@ def _without(found: Rows) -> str:
     return told if len(gains) else ""
 
 
-def _problem(found: Rows) -> str:
+def kernel_us(here: Lab) -> float:
+    """Microseconds of lesson 10's shortest store, its kernel and all, so more than a start; or NaN."""
+    rows = here.store.read("links")
+    return float(rows[rows["operator"] == "peer_write"]["median_us"].min()) if len(rows) else np.nan
+
+
+def _problem(found: Rows, kernel: float) -> str:
     """What two sums a layer make of its launches, and which models they make slower than one GPU."""
     text = (
         "*The problem.* Each GPU reads half of every matrix (**tensor parallelism**), in half the time. But "
         "twice a layer the GPUs must add up their results. With a kernel for each of these sums a layer "
-        f"takes {launched()[0]} launches, one after the other, each with a start of about "
-        f"{links.LAUNCH_US:g} µs (assumed)"
+        f"takes {launched()[0]} launches, one after the other, each with a start of "
     )
+    known = kernel < links.LAUNCH_US
+    text += f"at most {kernel:.1f} µs (lesson 10)" if known else f"about {links.LAUNCH_US:g} µs (assumed)"
     gains = found[found["impl"] == split.SEPARATE].set_index("title")["gain"]
     slower = gains[gains < 1]
     return (
@@ -193,14 +200,21 @@ def facts(here: Lab) -> None:
     one_line({"GPU": " · ".join([run["gpu"], SOURCES[here.mode], f"run {run['run']}", str(run["note"])])})
 
 
-def charged() -> None:
-    """Say what the bound charges for a sum, and what overlap saves if it hides the starts of launches."""
-    launches, each, hop = launched()[1], links.LAUNCH_US, links.HOP_US
+def charged(here: Lab) -> None:
+    """Say what the bound charges for a sum, and what overlap saves if it hides the starts of launches: as
+    assumed, and at most by lesson 10's shortest kernel.
+    """
+    launches, each, hop, kernel = launched()[1], links.LAUNCH_US, links.HOP_US, kernel_us(here)
+    most = ""
+    if kernel < each:
+        most = f", which refutes the first: there a whole kernel takes {kernel:.2f} µs. By that the "
+        most += f"{launches * each:.1f} becomes {launches * kernel:.1f} at most"
     display.say(
         f"A sum inside a norm is charged {hop:g} µs for a crossing of the link, and its bytes. A GPU reads "
         "only its part of the output head, too ([appendix](#the-output-head-in-shares)). If overlap hides "
         f"just the starts of launches, it saves {launches} × {each:g} = {launches * each:.1f} µs a layer. A "
-        f"start of {each:g} µs and a crossing of {hop:g} are assumptions of [lesson 10](10_links.ipynb)."
+        f"start of {each:g} µs and a crossing of {hop:g} are assumptions of [lesson 10](10_links.ipynb)"
+        f"{most}."
     )
 
 

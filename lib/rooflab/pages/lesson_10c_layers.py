@@ -28,12 +28,14 @@ def half_a_head(rows: Rows) -> None:
         )
 
 
-def every(rows: Rows) -> None:
-    """Fold what each change saves on every model, where estimates come from, and what is above bounds."""
+def every(rows: Rows, kernel: float = np.nan) -> None:
+    """Fold what each change saves on every model, where estimates come from, and what is above bounds;
+    `kernel` is the time of lesson 10's shortest one.
+    """
     table = with_rest(per_layer(rows), rows)
     worked = _worked(rows, table)
     notes = [lesson_10c_worked.left(rows)]
-    notes += [_estimates(rows, worked)] if len(worked) else []
+    notes += [_estimates(rows, worked, kernel)] if len(worked) else []
     display.fold_parts(
         "What each change saves, and the time above the bound",
         [*filter(None, notes), *_figures(table)],
@@ -46,20 +48,22 @@ def _worked(rows: Rows, table: Rows) -> Rows:
     return row.set_index("title").iloc[0] if len(row) else pd.Series(dtype=object)
 
 
-def _estimates(rows: Rows, row: Rows) -> str:
+def _estimates(rows: Rows, row: Rows, kernel: float) -> str:
     """Where the estimates of one model's ledger come from."""
     shape, width = model_shapes.get(str(row["model"])), _nearest(rows, str(row["model"]))
     size = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[split.HEAD] / 2
     head = per_layer(rows).set_index("title")["head"][row.name] * shape.layers
     separate, inside = launched()
     untimed = "" if width == shape.hidden else f"; its own width, {shape.hidden:,}, was not timed"
+    most = f" (at most {(separate - inside - 2) * kernel:.1f} by lesson 10's kernel of {kernel:.2f})"
+    most = most if kernel < links.LAUNCH_US else ""
     text = (
         "The estimates below come from pieces timed alone, so “what is left” is no measurement. "
         f"For {row.name}, in µs a layer:\n\n"
         f"- Sums inside norms, {signed(row['sums'])}: twice what a sum and norm of {width:,} numbers take "
         f"less in one kernel{untimed}.\n"
         f"- {separate - inside - 2} other launches, {signed(row['launches'])}: {links.LAUNCH_US:g} assumed "
-        "of each.\n"
+        f"of each{most}.\n"
         f"- Half the output head, {signed(row['head'])}: {size / 1e6:,.0f} MB less to read at "
         f"{size / head / 1e3:,.0f} GB/s, {head:,.0f} µs a token."
     )

@@ -41,8 +41,10 @@ def named(table: Rows) -> dict[str, str]:
     }
 
 
-def told(rows: Rows, gpu: Any) -> None:
-    """Draw every model from one GPU to the bound of two, a step a bar; then a finding a step."""
+def told(rows: Rows, gpu: Any, kernel: float = np.nan) -> None:
+    """Draw every model from one GPU to the bound of two, a step a bar; then a finding a step. `kernel` is
+    the time of lesson 10's shortest one.
+    """
     table = with_rest(per_layer(rows), rows)
     drawn = table.dropna(subset="one")
     names = named(drawn if len(drawn) else table)
@@ -51,7 +53,7 @@ def told(rows: Rows, gpu: Any) -> None:
     said = {
         "separate": _second(drawn),
         "plain": _inside(table),
-        "fused": _overlapping(table, names, gains_by(tokens(rows))),
+        "fused": _overlapping(table, names, gains_by(tokens(rows)), kernel),
         "bound": _left(table),
     }
     lines, before = [], ""
@@ -191,7 +193,7 @@ def _inside(table: Rows) -> str:
     )
 
 
-def _overlapping(table: Rows, names: dict[str, str], gains: Rows) -> str:
+def _overlapping(table: Rows, names: dict[str, str], gains: Rows, kernel: float) -> str:
     """What overlap saves compared with the same kernels by plain launches, and where it decides."""
     if "plain" not in names:
         saves = table["saved"][table["saved"] > 0]
@@ -208,10 +210,10 @@ def _overlapping(table: Rows, names: dict[str, str], gains: Rows) -> str:
     timed, launches = table.dropna(subset="overlap"), launched()[1] * links.LAUNCH_US
     beyond = ""
     if len(timed) and (timed["overlap"] > launches).all():
-        beyond = (
-            f" That is more than the {launches:.1f} assumed for the starts: most likely weights that arrive "
-            "early, too."
-        )
+        beyond = f" That is more than the {launches:.1f} assumed for the starts"
+        if kernel < links.LAUNCH_US:
+            beyond += f", and than the {launched()[1] * kernel:.1f} that lesson 10's kernel leaves them"
+        beyond += ": most likely weights that arrive early, too."
     return (
         f"**Overlap, compared with {{before}}, the same kernels by plain launches: it {overlap(table)}.**"
         f"{beyond}{decides}"

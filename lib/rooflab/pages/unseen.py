@@ -51,7 +51,10 @@ def said(found: pd.DataFrame, gpu: str) -> None:
     text = f"**On the {gpu} ours is as fast as the fastest library recorded, or faster, on "
     text += f"{len(unseen.won(found))} of {len(found)} drawn products: {', '.join(kinds)}.** "
     text += "*As fast*: by medians, at most "
-    text += f"{LEVEL - 1:.0%} behind."
+    text += (
+        f"{LEVEL - 1:.0%} behind. The {len(found)} are a new draw; {len(TUNED)} earlier draws were used for "
+    )
+    text += "tuning."
     if (found["kind"] == "Q8_0 product").any():
         text += " No library here multiplies Q8_0 weights: the rival is cuBLAS on FP16 weights, which reads "
         text += "nearly twice the bytes."

@@ -45,6 +45,7 @@ JUDGED = ((256, 256, 8), (1024, 512, 12), (33, 256, 5), (128, 2560, 64))  # (n, 
 BASELINE = "dequantise+torch.matmul"
 FP8 = "torch._scaled_mm"
 PEERS = ("torch.matmul", "torch._int_mm", FP8)
+SLOTS = 4  # schedulers of an SM: instructions of warps that it starts in a cycle
 DECODE = "q8_0/"  # rungs of the decode product are in this table under their operator's name
 DP4A, MANY = DECODE + "5_batch", 64  # a rung that multiplies more tokens than it takes in parts, up to MANY
 COUNTERS = (
@@ -113,10 +114,14 @@ def small() -> list[Case]:
 
 
 def issue_bound(device: Device, operations: int) -> float:
-    """TOP/s of an exact product whose every block result takes so many instructions to be scaled, at the
-    clock of the datasheet's int8 peak: all of the peak where they fit beside the products, else a share.
-    """
+    """TOP/s of an exact product whose every block result takes so many instructions, at the peak's clock."""
     return device.int8_tensor * min(1.0, room(device) / operations)
+
+
+def scaling_bound(device: Device, operations: int) -> float:
+    """`issue_bound`, or less where three instructions have a conversion and that is the slower."""
+    converted = convertible(device) if operations > 2 else 1.0
+    return min(issue_bound(device, operations), device.int8_tensor * converted)
 
 
 def operations_of(impl: str) -> int | None:
@@ -134,20 +139,23 @@ def takes_halves(impl: str) -> bool:
 
 
 def room(device: Device) -> float:
-    """Instructions that an SM issues for each block result that its int8 tensor cores give, by the cycle: the
-    peaks of a datasheet may be counted at two clocks.
+    """Instructions that an SM issues for each block result of its int8 tensor cores, by the cycle: peaks may
+    be counted at two clocks.
     """
     lanes, sums = per_cycle(device)
     return lanes / sums
 
 
+def convertible(device: Device) -> float:
+    """Block results that an SM converts to floats for each that its int8 tensor cores give."""
+    return roofline.conversions(device.compute_capability) / per_cycle(device)[1]
+
+
 def per_cycle(device: Device) -> tuple[int, float]:
-    """Lanes for which an SM starts an instruction in a cycle, and block results of its int8 tensor cores."""
-    lanes, products = (
-        roofline.multiply_adds(peak, device.sms, device.boost_mhz / 1e3)
-        for peak in (device.fp32, device.int8_tensor)
-    )
-    return lanes, products / BLOCK
+    """Lanes that an SM starts an instruction for in a cycle, at most its FP32 lanes; int8 block results."""
+    peaks, clock = (device.fp32, device.int8_tensor), device.boost_mhz / 1e3
+    lanes, products = (roofline.multiply_adds(peak, device.sms, clock) for peak in peaks)
+    return min(32 * SLOTS, lanes), products / BLOCK
 
 
 def scaling(case: Case) -> int | None:
@@ -278,7 +286,7 @@ class Mmq(Study):
         peaks = {"torch._int_mm": device.int8_tensor, FP8: device.fp8_tensor or device.fp16_tensor}
         tops = peaks.get(case.impl, device.fp16_tensor)
         if operations:
-            tops = issue_bound(device, operations)
+            tops = scaling_bound(device, operations)
         extra = (WEIGHT_BYTES + 2) * n_k / device.dram_gb_s / 1e3 if case.impl == BASELINE else 0.0
         moved = count.bytes or 0
         if case.impl == BASELINE:  # the halves are read again by the product

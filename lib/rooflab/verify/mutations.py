@@ -4,7 +4,7 @@ Each mutant (studies.mutants) runs on the CPU in the place of its rung: through 
 contestants on small ragged shapes and, if it passes, once more under the watcher, which sees races, accesses
 out of bounds and unwritten shared memory. `rooflab trace mutations` records the verdicts in data/cpu; it
 needs a C++ compiler and no GPU. A mutant that survives is a hole in the gate, unless it computes the same by
-any shape; EQUIVALENT says why.
+any shape or a test outside the gate catches it; EQUIVALENT says which and why.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def in_child(judge: Callable[[], Trial]) -> Trial:
 # --- the record ---------------------------------------------------------------------------------------------
 
 _RESCALED = "the first key rescales what came before by 2 to the minus infinity, which is 0"
-# Survivors that compute the same: (rung, mutation, part of the line's text) -> why.
+# Survivors that compute the same, or "have a test" elsewhere: (rung, mutation, part of the line) -> why.
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
         "all_reduce/2_push",
@@ -348,7 +348,7 @@ def read(root: Path | None = None) -> pd.DataFrame:
 
 
 def is_open(left: pd.DataFrame) -> pd.Series:
-    """Which survivors are holes: those without a reason why they compute the same."""
+    """Which survivors are holes: those without a reason, neither equivalent nor in a test elsewhere."""
     return left["reason"] == ""
 
 

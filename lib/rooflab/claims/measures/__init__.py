@@ -4,6 +4,6 @@ and the contestant that reached it.
 
 from rooflab.claims.measures import house, lessons, rows
 
-__all__ = ["MEASURES", "house", "lessons", "rows"]
+__all__ = ["MEASURES", "UNMEASURED", "house", "lessons", "rows"]
 
-MEASURES = rows.MEASURES
+MEASURES, UNMEASURED = rows.MEASURES, rows.UNMEASURED

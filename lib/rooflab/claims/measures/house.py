@@ -215,7 +215,7 @@ def wide_tile_right(evidence: Evidence) -> float:
 
 @measure
 def surviving_mutants(evidence: Evidence) -> float:
-    """Planted faults that survive and are not equivalent."""
+    """Planted faults that survive the gate with no reason: not equivalent, and in no other test."""
     table = evidence.mutants
     return float(mutations.is_open(table[table["killed"] == ""]).sum())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 import pandas as pd
@@ -305,20 +304,6 @@ def unseen_cost(evidence: Evidence, kind: str, tokens: Sequence[int]) -> float:
 def decode_rate(evidence: Evidence, model: str, format: str, column: str = "tok_s") -> float:
     """Tokens a second of our fastest decoder at batch 1 after a short prompt."""
     return float(ablation.best(evidence.rows("decode"), model, format)[column])
-
-
-@measure
-def decode_on_card(evidence: Evidence, model: str) -> float:
-    """Tokens a second of our fastest decoder of a model, in whichever format, at the same share of the
-    datasheet's bandwidth of the card that lesson 03's source speaks of.
-    """
-    rows, rates = evidence.rows("decode"), []
-    for format in ablation.FORMATS:
-        with contextlib.suppress(NoEvidence):
-            rates.append(float(ablation.best(rows, model, format)["tok_s"]))
-    if not rates:
-        raise NoEvidence(f"decoding of {model} was not measured")
-    return max(rates) * coalescing.CARD.dram_gb_s / evidence.datasheet().dram_gb_s
 
 
 @measure

@@ -15,6 +15,7 @@ from rooflab.records.validate import MIN_SAMPLES
 Where = Mapping[str, Any]
 Measure = TypeVar("Measure", bound=Callable[..., float | tuple[float, str]])
 MEASURES: dict[str, Callable[..., float | tuple[float, str]]] = {}
+UNMEASURED = "unrecorded"  # the measure of what no row can answer
 
 
 def measure(function: Measure) -> Measure:
@@ -63,18 +64,26 @@ def ratio(
 
 @measure
 def ratios(
-    evidence: Evidence, of: Where, along: Sequence[Where], over: Where | None = None, take: str = "max"
+    evidence: Evidence,
+    of: Where,
+    along: Sequence[Where],
+    over: Where | None = None,
+    take: str = "max",
+    tables: Sequence[Where] = ({},),
 ) -> float:
-    """Of the ratios at several points the largest or the smallest; `falling`: the share of steps at which it
-    falls; `spread`: the largest of one selection's times over its smallest.
+    """Of the ratios at several points, of one table or several, the largest or the smallest; `falling`: the
+    share of a table's steps at which it falls; `spread`: the largest of one selection's times over its
+    smallest.
     """
     if take == "spread":
         times = [figure(evidence, {**of, **point}) for point in along]
         return max(times) / min(times)
-    found = [ratio(evidence, {**of, **point}, over or {}) for point in along]
+    found = [[ratio(evidence, {**of, **table, **point}, over or {}) for point in along] for table in tables]
     if take == "falling":
-        return sum(b < a for a, b in zip(found, found[1:], strict=False)) / (len(found) - 1)
-    return max(found) if take == "max" else min(found)
+        steps = [b < a for each in found for a, b in zip(each, each[1:], strict=False)]
+        return sum(steps) / len(steps)
+    every = [value for each in found for value in each]
+    return max(every) if take == "max" else min(every)
 
 
 @measure

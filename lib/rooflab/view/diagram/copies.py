@@ -275,6 +275,12 @@ def keys_and_values(texts: Mapping[str, str] | None = None) -> Drawing:
     return _drawn(ways, "When keys and values are copied, and when they are used", 3, 1.0, after)
 
 
+def steps_of(text: str) -> tuple[float, int]:
+    """The steps that `keys_and_values` draws of an attention rung's source, and the queries they serve."""
+    program, warps = attention_program(text), re.search(r"\bWARPS = (\d+)", text)
+    return simulate(program, 3, 1.0).end, 16 * program.rows * int(warps[1] if warps else 1)
+
+
 def tiles_along_k(texts: Mapping[str, str] | None = None, only: Sequence[str] = ()) -> Drawing:
     """MMQ's rungs 1, 2 and 4, or those in `only`: when a tile of k is copied, and when it is multiplied;
     `texts` as above.

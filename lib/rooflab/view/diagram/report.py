@@ -58,6 +58,16 @@ def _rated(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(intensity=flops / bytes_, rate=flops / us / 1e6)
 
 
+# What a share is of, behind it.
+_SHORT = {key: name.partition(" ")[0] for key, name in _TENSOR.items()} | {
+    "dram_read": "read",
+    "dram_write": "write",
+    "dram_copy": "copy",
+    "dram_triad": "triad",
+    "bf16_tensor": "BF16",
+}
+
+
 def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
     """Every recorded kernel under the recording's roofs, and the `chosen` rows numbered, one an operator;
     None where no roof or no kernel was recorded.
@@ -115,7 +125,7 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
     best = best.sort_values("roof_fraction", ascending=False)
     dots = [at(float(x), float(y)) for x, y in zip(points["intensity"], points["rate"], strict=True)]
     canvas.cells([(x - 2.2, y - 2.2) for x, y in dots], 4.4, 4.4, SKY)
-    said, across, named = [], 4, best.head(16)
+    said, across, named = [], 3, best.head(12)
     spots = [at(float(x), float(y)) for x, y in zip(named["intensity"], named["rate"], strict=True)]
     canvas.cells([(x - 4, y - 4) for x, y in spots], 8, 8, AMBER, 0.8)
     placed: list[tuple[float, float]] = []
@@ -128,7 +138,8 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
             x + 4 * beyond, y + (10 if y > spots[k][1] else -2), f"{k + 1}", svg.SMALL, "middle", bold=True
         )
         down, column = divmod(k, across)
-        words = f"{WORDS.get(str(row['operator']), row['operator'])} {row['roof_fraction']:.0%}"
+        share = f"{row['roof_fraction']:.0%} of {_SHORT.get(str(row['roof']), row['roof'])}"
+        words = f"{WORDS.get(str(row['operator']), row['operator'])} {share}"
         canvas.text(
             column * _WIDE / across + 14, bottom + 54 + 18 * down, f"{k + 1}", svg.SMALL, "end", bold=True
         )

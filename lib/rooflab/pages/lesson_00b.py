@@ -315,13 +315,14 @@ def neighbours(rows: Rows, operator: str) -> None:
         f"{own:.0f} ms. {drawn}" + (states.touched(moved) or "No kernel was measured so here.")
     )
     twice = moved.duplicated(["operator", "impl"], keep=False)
-    moved["impl"] = moved.impl.where(~twice, moved.impl + " " + moved.format.fillna(""))
+    named = moved.operator + "/" + moved.impl
+    moved["impl"] = named.where(~twice, named + " " + moved.format.fillna(""))
     sizes = moved.replace("", pd.NA)
     moved["shape"] = [states.shape(row) for _, row in sizes.iterrows()]
-    heads = {"operator": "operator", "impl": "kernel", "shape": "shape", "burst_us": "burst, µs"}
+    heads = {"impl": "kernel", "shape": "shape", "burst_us": "burst, µs"}
     heads |= {"sustained_us": "sustained", "after_cool_us": "behind copies"}
     heads |= {"after_hot_us": "behind products", "after_hot_mhz": "its clock, MHz"}
-    for name in list(heads)[3:]:
+    for name in list(heads)[2:]:
         moved[name] = [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in moved[name]]
     formats = {"ratio": "{:.2f}"}
     heads |= {"ratio": "products ÷ copies"}

@@ -7,7 +7,8 @@
 //          out by EPILOGUE: 0 rows [batch][n] half; 1 queries [batch][heads][head_dim] half, and the row of keys and values
 //          at `position` of a cache [..][batch][kv_heads][head_dim], biased and rotated, of rows in the order of
 //          rooflab.ops.decoder.pair_heads; 2 SiLU of the gates times the ups [batch][n / 2] half, of rows in the order of
-//          pair_gates; 3 sums [gridDim.y][batch][n] float, of a part of k each. All 16-byte aligned.
+//          pair_gates; 3 sums [gridDim.y][batch][n] float, of a part of k each; 4 rows as of 0, and the best of each block's
+//          rows, of equals the first, in best [gridDim.x][batch] of 8 bytes. All 16-byte aligned.
 // Bytes    the weights once, x once a block (from L2), out.
 // Launch   32 WARPS threads a block; blocks of y divide k into chunks of 64 (INT4: 128), WARPS CHUNKS of them each, and blocks
 //          of x the n / 16 tiles of rows. Ring and sums in dynamic shared memory. As a dependent of the kernel that makes x.
@@ -30,6 +31,7 @@
 //          time, which memory did not reward; one carve-out of shared memory for all kernels of a step.
 #include "common/batch_heads.cuh"
 #include "common/batch_weights.cuh"
+#include "common/candidate.cuh"
 #include "common/ptx/cache_hints.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/dependent_launch.cuh"
@@ -38,7 +40,7 @@
 __device__ inline void finish(float low, float high, void* out, unsigned tile, unsigned token, unsigned n, unsigned batch,
                               const Heads& to, int position, const Turn& turn) {
     const unsigned g = threadIdx.x % 32 / 4;
-#if EPILOGUE == 0
+#if EPILOGUE == 0 || EPILOGUE == 4
     __half* const y = static_cast<__half*>(out) + token * (size_t)n + 16 * tile + g;
     y[0] = __float2half(low);
     y[8] = __float2half(high);
@@ -62,11 +64,38 @@ __device__ inline void finish(float low, float high, void* out, unsigned tile, u
 #endif
 }
 
+#if EPILOGUE == 4
+// A row's sum as it is stored, and the row.
+__device__ inline Candidate candidate(float sum, unsigned row) { return {__half2float(__float2half(sum)), int(row)}; }
+
+// Of all lanes' and warps' best the best, for each token.
+__device__ inline void store_best(Candidate* best, const Candidate (&most)[COLUMNS][2], unsigned batch) {
+    __shared__ Candidate of_warps[TOKENS][WARPS];
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int j = 0; j < COLUMNS; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            Candidate mine = most[j][e];
+#pragma unroll
+            for (int offset = 4; offset < 32; offset *= 2) mine = better(mine, candidate_of_lane(mine, offset));
+            if (lane < 4) of_warps[8 * j + 2 * lane + e][warp] = mine;
+        }
+    __syncthreads();
+    for (unsigned token = threadIdx.x; token < batch; token += THREADS) {
+        Candidate mine = of_warps[token][0];
+#pragma unroll
+        for (int w = 1; w < WARPS; ++w) mine = better(mine, of_warps[token][w]);
+        best[blockIdx.x * batch + token] = mine;
+    }
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     batch_product_pdl(const uint4* __restrict__ weights, const unsigned* __restrict__ scales, const uint4* x, void* out,
                       unsigned n, unsigned k, unsigned batch, const __half* __restrict__ biases,
                       const float2* __restrict__ rotary, const int* position, __half* keys, __half* values, int heads,
-                      int kv_heads, int head_dim) {
+                      int kv_heads, int head_dim, Candidate* best) {
     extern __shared__ __align__(16) uint4 shared[];
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, tiles = n / 16;
     uint4* const ring = shared + warp * STAGES * SLOT;
@@ -108,6 +137,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             begin[c][j] = begin_of(own[c][j]);
         }
     fill(AHEAD, STAGES);
+#if EPILOGUE == 4
+    Candidate most[COLUMNS][2];  // of this lane's two tokens in each column
+#pragma unroll
+    for (int j = 0; j < COLUMNS; ++j) most[j][0] = most[j][1] = no_candidate();
+#endif
     uint4* slot = ring;
     Scales by;
 #pragma unroll 1
@@ -163,6 +197,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 rotation = turn_of(of, token, batch, position_now, to);
             if (token < batch) finish(all.x, all.z, out, of, token, n, batch, to, position_now, rotation);
             if (token + 1 < batch) finish(all.y, all.w, out, of, token + 1, n, batch, to, position_now, rotation);
+#if EPILOGUE == 4
+#pragma unroll
+            for (unsigned c = 0; c < COLUMNS; ++c) {
+                if (c != j) continue;
+                most[c][0] = better(most[c][0], better(candidate(all.x, 16 * of + g), candidate(all.z, 16 * of + g + 8)));
+                most[c][1] = better(most[c][1], better(candidate(all.y, 16 * of + g), candidate(all.w, 16 * of + g + 8)));
+            }
+#endif
         }
     }
+#if EPILOGUE == 4
+    store_best(best, most, batch);
+#endif
 }

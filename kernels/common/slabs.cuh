@@ -1,5 +1,5 @@
-// Merge the parts of a context in slabs of 32 columns, so that all warps of a block have some, and find the block that does
-// it in one trip to the counter.
+// Merge the parts of a context in slabs of columns, so that all warps of a block have some, and find the block that does it
+// in one trip to the counter.
 #pragma once
 #include "common/attention.cuh"
 #include "common/ptx/exp2.cuh"
@@ -11,20 +11,25 @@ struct Slab {
     Part part;
 };
 
-// Columns first ... first + 31 of `count` parts as one, by a warp: lane l has columns first + l % 8 * 4 and three more, and
-// lanes l / 8 share the parts, 32 of which are asked for at once. WIDTH is a multiple of 4, `parts` of 8 bytes. In an order
-// that `count` alone decides. A part without keys weighs 0.
+// Columns a slab: a warp's lanes have four each. The wider, the fewer slabs and the fewer parts a lane can ask for at once.
+template <int WIDTH>
+constexpr int SLAB = WIDTH > 64 ? 64 : 32;
+
+// Columns first ... first + SLAB - 1 of `count` parts as one, by a warp: lane l has columns first + l % (SLAB / 4) * 4 and
+// three more, and lanes with the same columns share the parts, of which each asks for eight at once. WIDTH is a multiple of 4,
+// `parts` of 8 bytes. In an order that `count` alone decides. A part without keys weighs 0.
 template <int WIDTH>
 __device__ inline Slab merge_slab(int first, const float* outputs, const Part* parts, int count) {
-    const int lane = threadIdx.x % 32, d = first + lane % 8 * 4;
+    constexpr int LANES = SLAB<WIDTH> / 4, SHARERS = 32 / LANES;
+    const int lane = threadIdx.x % 32, d = first + lane % LANES * 4;
     float4 all = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float row_max = -1e30f, row_sum = 0.0f;
-    for (int next = 0; next < count; next += 32) {
+    for (int next = 0; next < count; next += 8 * SHARERS) {
         float2 part[8];  // row_max and row_sum
         float4 o[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            const int p = next + 4 * i + lane / 8;
+            const int p = next + SHARERS * i + lane / LANES;
             part[i] = make_float2(NOTHING, 0.0f), o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (p < count) part[i] = *reinterpret_cast<const float2*>(parts + p);
             if (p < count && d < WIDTH) o[i] = *reinterpret_cast<const float4*>(outputs + p * WIDTH + d);
@@ -32,8 +37,9 @@ __device__ inline Slab merge_slab(int first, const float* outputs, const Part* p
         float new_max = row_max;
 #pragma unroll
         for (int i = 0; i < 8; ++i) new_max = fmaxf(new_max, part[i].x);
-        new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 8));
-        new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 16));
+#pragma unroll
+        for (int offset = LANES; offset < 32; offset *= 2)
+            new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, offset));
         const float rescale = exp2_approx(row_max - new_max);
         row_max = new_max, row_sum *= rescale;
         all.x *= rescale, all.y *= rescale, all.z *= rescale, all.w *= rescale;
@@ -46,7 +52,7 @@ __device__ inline Slab merge_slab(int first, const float* outputs, const Part* p
         }
     }
 #pragma unroll
-    for (int offset = 8; offset < 32; offset *= 2) {
+    for (int offset = LANES; offset < 32; offset *= 2) {
         row_sum += __shfl_xor_sync(0xffffffffu, row_sum, offset);
         all.x += __shfl_xor_sync(0xffffffffu, all.x, offset), all.y += __shfl_xor_sync(0xffffffffu, all.y, offset);
         all.z += __shfl_xor_sync(0xffffffffu, all.z, offset), all.w += __shfl_xor_sync(0xffffffffu, all.w, offset);

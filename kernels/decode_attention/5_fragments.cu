@@ -15,7 +15,7 @@
 //          HEAD_DIM = 128: width of a head;
 //          BF16 = 0: 1 for bfloat16 instead of FP16.
 // Branch   no ring: a warp asks for its next keys as soon as the present ones have been multiplied, and likewise for
-//          values. Tiles are dealt out to all warps of a head. Parts are merged in slabs of 32 columns by all warps.
+//          values. Tiles are dealt out to all warps of a head. Parts are merged in slabs of columns by all warps.
 #include "common/attention.cuh"
 #include "common/ptx/cache_hints.cuh"
 #include "common/ptx/exp2.cuh"
@@ -189,25 +189,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     *reinterpret_cast<float2*>(&outputs[2 * t + odd][warp][column_of<8>(w, g) - first]) =
                         make_float2(acc_o[w][odd], acc_o[w][odd + 2]);
         __syncthreads();
-        constexpr int SLABS = (PASS + 31) / 32;
+        constexpr int COLUMNS = SLAB<PASS>, SLABS = (PASS + COLUMNS - 1) / COLUMNS;
         for (int i = warp; i < count * SLABS; i += WARPS) {
-            const int h = i / SLABS, d = first + i % SLABS * 32 + lane * 4;
+            const int h = i / SLABS, d = first + i % SLABS * COLUMNS + lane * 4;
             const size_t part = first_part + h * (size_t)gridDim.x + blockIdx.x;
-            const Slab merged = merge_slab<PASS>(i % SLABS * 32, outputs[h][0], parts[h], WARPS);
-            if (lane < 8 && d < HEAD_DIM) *reinterpret_cast<float4*>(all_outputs + part * HEAD_DIM + d) = merged.output;
+            const Slab merged = merge_slab<PASS>(i % SLABS * COLUMNS, outputs[h][0], parts[h], WARPS);
+            if (lane < COLUMNS / 4 && d < HEAD_DIM)
+                *reinterpret_cast<float4*>(all_outputs + part * HEAD_DIM + d) = merged.output;
             if (lane == 0 && d == 0) all_parts[part] = merged.part;
         }
         if (first + PASS < HEAD_DIM) __syncthreads();  // these columns have been read
     }
     if (!arrives_last_at_once(arrived + blockIdx.y, used)) return;
-    constexpr int SLABS = (HEAD_DIM + 31) / 32;
+    constexpr int COLUMNS = SLAB<HEAD_DIM>, SLABS = (HEAD_DIM + COLUMNS - 1) / COLUMNS;
     for (int i = warp; i < count * SLABS; i += WARPS) {
-        const int h = i / SLABS, d = i % SLABS * 32 + lane * 4;
+        const int h = i / SLABS, d = i % SLABS * COLUMNS + lane * 4;
         const size_t first_of_head = first_part + h * (size_t)gridDim.x;
         const Slab merged =
-            merge_slab<HEAD_DIM>(i % SLABS * 32, all_outputs + first_of_head * HEAD_DIM, all_parts + first_of_head, used);
+            merge_slab<HEAD_DIM>(i % SLABS * COLUMNS, all_outputs + first_of_head * HEAD_DIM, all_parts + first_of_head, used);
         const float by = inverse(merged.part.row_sum);
-        if (lane < 8 && d < HEAD_DIM)
+        if (lane < COLUMNS / 4 && d < HEAD_DIM)
             *reinterpret_cast<uint2*>(out + (head + h) * HEAD_DIM + d) =
                 make_uint2(rounded_pair(merged.output.x * by, merged.output.y * by),
                            rounded_pair(merged.output.z * by, merged.output.w * by));

@@ -3,7 +3,8 @@
 // Purpose  what holds is known when all the choices are. Deciding it here, the host asks for two numbers after all and has
 //          nothing to put right.
 // Shapes   candidates [count] of 8 bytes, whose best is the token that is due at the first place; tokens [n] int32, drafts
-//          for that place and the ones after it; chosen [n] int32, what is likeliest after each; logits [n][vocab] half. With
+//          for that place and the ones after it; best [parts][n] of 8 bytes, the best of each part of the tokens after each of
+//          them, see batch_product; logits [n][vocab] half. With
 //          m the drafts before the first that is not the token due: held [2] int32, 8-byte aligned and of the GPU's memory or
 //          the host's, = m and the token due after them, before all else is written; of m > 0
 //          last [vocab] float = logits after the m-th, position [1] int32 = places[0] + m, sequence [..] int32 has the m tokens
@@ -21,17 +22,27 @@
 #include "common/ptx/host_word.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    draft_accept_blocks(Candidate* candidates, const int* tokens, const int* chosen, const uint4* logits, const int* places,
-                        int* held, float4* last, int* position, int* sequence, unsigned* arrived, int count, int n, int vocab,
-                        float softcap) {
-    __shared__ int drafts, due;
+    draft_accept_blocks(Candidate* candidates, const int* tokens, const Candidate* best, const uint4* logits, const int* places,
+                        int* held, float4* last, int* position, int* sequence, unsigned* arrived, int count, int parts, int n,
+                        int vocab, float softcap) {
+    __shared__ int drafts, due, chosen[32];
     const int lane = threadIdx.x % 32;
     wait_for_predecessor();
+    for (int i = threadIdx.x / 32; i < n; i += THREADS / 32) {
+        Candidate mine = no_candidate();
+        for (int part = lane; part < parts; part += 32) {
+            const float2 bits = __ldcg(reinterpret_cast<const float2*>(best) + part * n + i);
+            mine = better(mine, {bits.x, __float_as_int(bits.y)});
+        }
+        mine = best_of_warp(mine);
+        if (lane == 0) chosen[i] = mine.index;
+    }
+    __syncthreads();
     if (threadIdx.x < 32) {
-        Candidate best = no_candidate();
-        for (int i = lane; i < count; i += 32) best = better(best, candidates[i]);
-        const int first = best_of_warp(best).index, token = lane < n ? tokens[lane] : -1;
-        const int after = lane < n ? __ldcg(chosen + lane) : -1, before = __shfl_up_sync(0xffffffffu, after, 1);
+        Candidate mine = no_candidate();
+        for (int i = lane; i < count; i += 32) mine = better(mine, candidates[i]);
+        const int first = best_of_warp(mine).index, token = lane < n ? tokens[lane] : -1;
+        const int after = lane < n ? chosen[lane] : -1, before = __shfl_up_sync(0xffffffffu, after, 1);
         const unsigned wrong = __ballot_sync(0xffffffffu, lane >= n || token != (lane ? before : first));
         const int m = __ffs(wrong) - 1, next = __shfl_sync(0xffffffffu, after, max(m - 1, 0));
         if (lane == 0) drafts = m, due = m ? next : first;

@@ -92,7 +92,7 @@ def test_integers_are_exact():
     rows = int4.Rows(*quant.quantise_int4(q))
     with ops.on("cpu"):
         for rung in PORTABLE:
-            tokens = {"TOKENS": 16} if rung in int4.TILED else {}
+            tokens = {"TOKENS": 16} if rung in int4.TILED and rung.name != int4.BYTES else {}
             got = int4.matmul(x, int4.repack(*rows) if rung in int4.TILED else rows, rung=rung.name, **tokens)
             assert np.array_equal(got.astype(np.float32), expected), rung.name
 

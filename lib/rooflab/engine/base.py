@@ -100,7 +100,7 @@ class Decoder:
         from rooflab.engine.drafts import Drafts
 
         ids = [int(token) for token in tokens]
-        if not 0 < len(ids) <= MOST_DRAFTS or not all(0 <= token < self.vocab for token in ids):
+        if not 0 < len(ids) <= MOST_DRAFTS or not 0 <= min(ids) <= max(ids) < self.vocab:
             raise UsageError(
                 f"Drafts are 1 to {MOST_DRAFTS} tokens, each from 0 to {self.vocab - 1}, unlike {ids}."
             )

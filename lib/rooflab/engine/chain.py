@@ -51,11 +51,15 @@ class Chain:
         for name in ("out", "down") if self.dependent else ():
             parts = batch_ops.parts_of(*shape.matrices[name], size, weights.format, self.sms)
             self._parts[name] = zeros((parts, size, shape.hidden), "float32")
+        self.best: Any = None
+        if self.dependent and drafts:
+            head = batch_ops.best_of(*shape.matrices["head"], size, weights.head_format, self.sms)
+            self.best = zeros((head, size, 2), "float32")
 
     def layers(self, cache_k: Any, cache_v: Any, position: Any, length: Any, logits: Any) -> None:
-        """Launch what takes the residual to logits [size, vocab] FP16, and the rows' keys and values into
-        caches [layers, ...]: at `position` [1] int32, drafts there and after it, of which the first sees
-        `length` [1] int32 keys.
+        """Launch what takes the residual to logits [size, vocab] FP16, with drafts to their best, too, and
+        the rows' keys and values into caches [layers, ...]: at `position` [1] int32, drafts there and after
+        it, of which the first sees `length` [1] int32 keys.
         """
         shape, weights = self.shape, self.weights
         residual, x, queries, inner = self.residual, self.x, self.queries, self.inner
@@ -91,7 +95,10 @@ class Chain:
             product("gate_up", layer, x, inner, batch_ops.GATE)
             branch = product("down", layer, inner, self._parts["down"], batch_ops.PARTS)
         norm(2 * shape.layers)
-        product("head", None, x, logits, batch_ops.ROWS)
+        if self.best is None:
+            product("head", None, x, logits, batch_ops.ROWS)
+        else:
+            product("head", None, x, logits, batch_ops.BEST, best=self.best)
 
     def _matrix(self, name: str, layer: int | None) -> Any:
         """A layer's matrix, or the head, as batch_plan.takes it."""

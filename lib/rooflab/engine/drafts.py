@@ -33,19 +33,15 @@ class Drafts:
                 "Drafts are checked by dependent launches, which take a whole model of Qwen2's or LLaMA's "
                 "kind with matrices of rows by 16 and k by 64 (INT4: 64 and 128)."
             )
-        # The first draft's position, the keys that it sees, where `chosen` is written, and the drafts.
-        self.given = zeros((4 + size,), "int32")
-        self.chosen = zeros((2, size), "int32")
+        # The first draft's position, the keys that it sees, and the drafts.
+        self.given = zeros((2 + size,), "int32")
         self.logits = zeros((size, shape.vocab), "float16")
         self._arrived = zeros((1,), "int32")
-        # What the host writes, which the step copies (from memory of any other kind a copy would wait for the
-        # driver's own staging), and what a kernel answers, in the host's memory: it need not wait for more.
-        self._asked = self.given if engine.on_cpu else _pinned(4 + size)
-        self._numbers = np.asarray(self._asked)
-        self._told = zeros((2,), "int32") if engine.on_cpu else _pinned(2)
-        self._answer = np.asarray(self._told)
-        self._held = self._told if engine.on_cpu else _seen_by_gpu(self._told)
-        self._choice = batch_choice.choice_for(size, self.chain.sms, zeros)
+        # What the host asks with and what a kernel answers are in the host's memory, which the first kernel
+        # reads and the last one writes: no copy stands in a step's way, and the host waits for nothing more.
+        asked, told = (zeros((n,), "int32") if engine.on_cpu else _pinned(n) for n in (2 + size, 2))
+        self._numbers, self._answer = np.asarray(asked), np.asarray(told)
+        self._asked, self._held = (each if engine.on_cpu else _seen_by_gpu(each) for each in (asked, told))
         self._replay: Any = None
 
     def check(self, tokens: Sequence[int]) -> tuple[int, int]:
@@ -53,7 +49,7 @@ class Drafts:
         device's position by as many; leaves the host's `position` unchanged.
         """
         engine = self.engine
-        self._numbers[...] = engine.position, engine.position + 1, 0, 1, *tokens
+        self._numbers[...] = engine.position, engine.position + 1, *tokens
         self._answer[0] = -1
         if engine.graph and self._replay is None:
             self._replay = captured(self.step, engine._written())
@@ -75,22 +71,21 @@ class Drafts:
 
     def step(self) -> None:
         """Launch a check of what the host asked for, on the current stream."""
-        chain, state, given = self.chain, self.engine.state, self.given
-        if not self.engine.on_cpu:
-            given.copy_(self._asked, non_blocking=True)
-        drafts, softcap = given[4:], chain.shape.softcap
-        decoder_ops.embedding(chain.weights.embedding, drafts, out=chain.residual)
+        chain, state, given, asked = self.chain, self.engine.state, self.given, self._asked
+        drafts = given[2:]
+        decoder_ops.embedding(
+            chain.weights.embedding, asked[2:], out=chain.residual, asked=asked, given=given
+        )
         chain.layers(state.cache_k, state.cache_v, given[:1], given[1:2], self.logits)
-        batch_choice.sample(self.logits, self.chosen, given[2:4], choice=self._choice, softcap=softcap)
         batch_choice.accept(
             state,
             drafts,
-            self.chosen[1],
+            chain.best,
             self.logits,
             given,
             held=self._held,
             arrived=self._arrived,
-            softcap=softcap,
+            softcap=chain.shape.softcap,
         )
 
 

@@ -102,7 +102,7 @@ def sample(
 def accept(
     state: State,
     tokens: Any,
-    chosen: Any,
+    best: Any,
     logits: Any,
     places: Any,
     *,
@@ -112,16 +112,18 @@ def accept(
 ) -> Any:
     """held [2] int32: how many of tokens [n] int32, up to 31 drafts for position places[0] and after it, are
     the tokens that are due, and the token due after them. Due at first is the best of the state's candidates,
-    then what was `chosen` [n] int32, the likeliest after each draft, out of logits [n, vocab] FP16. The state
-    is left as if it had decoded the drafts that hold; `arrived` [1] int32 is zero before and after. Of all
-    that is written `held` comes first, and may be the host's memory, where the GPU can reach it.
+    then the likeliest after each draft, which is among the `best` [parts, n, 2] FP32 that batch_ops.product
+    leaves beside logits [n, vocab] FP16. The state is left as if it had decoded the drafts that hold;
+    `arrived` [1] int32 is zero before and after. Of all that is written `held` comes first, and may be the
+    host's memory, where the GPU can reach it.
     """
     n, vocab = (int(size) for size in logits.shape)
     if not 0 < n < 32 or vocab % 8:
         raise LaunchError(f"draft_accept takes 1 to 31 tokens and logits by 8, not {n} and {vocab}.")
     check_array("logits", logits, "float16", n * vocab, 16)
     check_array("tokens", tokens, "uint32", n)
-    check_array("chosen", chosen, "uint32", n)
+    parts = int(best.shape[0])
+    check_array("best", best, "float32", 2 * parts * n, 8)
     check_array("places", places, "uint32")
     check_array("held", held, "uint32", 2, 8)
     check_array("arrived", arrived, "uint32", 1)
@@ -130,11 +132,11 @@ def accept(
     threads = rung.defines["THREADS"]
     blocks = min(batch_ops.sms_of(logits), math.ceil(vocab / (8 * threads)))
     written = [held, state.logits, state.position, state.tokens, arrived]
-    numbers = [ctypes.c_int(v) for v in (state.blocks, n, vocab)]
+    numbers = [ctypes.c_int(v) for v in (state.blocks, parts, n, vocab)]
     loaded(rung).launch(
         blocks,
         threads,
-        [state.candidates, tokens, chosen, logits, places, *written, *numbers, ctypes.c_float(softcap)],
+        [state.candidates, tokens, best, logits, places, *written, *numbers, ctypes.c_float(softcap)],
         dependent=batch_ops.arch_of(logits) in ops.DEPENDENT,
     )
     return held
@@ -168,7 +170,12 @@ def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
         after = chosen[held - 1] if held else due
         sequence = [-1] * 9 + drafts[:held] + [-1] * (23 - held)
         expected = np.array([held, after, after, 9 + held, 0, *sequence, *last])
-        operands = (put(np.array(drafts, np.int32)), put(chosen), put(logits))
+        best = np.full((40, 5, 2), 0.5, np.float32)  # of 40 parts one has the likeliest, another its equal
+        best.view(np.int32)[..., 1] = 1600
+        for i, token in enumerate(chosen):
+            best[i, i], best.view(np.int32)[i, i, 1] = 2, token
+            best[i + 33, i, 0] = 2
+        operands = (put(np.array(drafts, np.int32)), put(best), put(logits))
         launch = partial(_accepted, due, *operands, softcap)
         yield subject(f"{held} of 5 drafts hold, 1608 logits", launch, expected)
 
@@ -184,13 +191,13 @@ def _sampled(logits: Any, before: Any, blocks: int, how: dict[str, Any], out: An
     out[...] = ops.arrays().concatenate([tokens.reshape(-1), places, choice.arrived])
 
 
-def _accepted(due: int, drafts: Any, chosen: Any, logits: Any, softcap: float, out: Any) -> None:
+def _accepted(due: int, drafts: Any, best: Any, logits: Any, softcap: float, out: Any) -> None:
     shape = decoder.Shape(1, 64, 64, 1, 1, 64, 1608, 1e-6, softcap)
     state, put = decoder.state_for(shape, 32, 7, _zeros), ops.arrays().asarray
     state.candidates[...] = put(decoder.candidates(due, 7)[::-1].copy())
     state.position[...], state.logits[...], state.tokens[...] = 9, 5, -1
     places, held, arrived = put(np.array([9, 10], np.int32)), _zeros((2,), "int32"), _zeros((1,), "int32")
-    accept(state, drafts, chosen, logits, places, held=held, arrived=arrived, softcap=softcap)
+    accept(state, drafts, best, logits, places, held=held, arrived=arrived, softcap=softcap)
     found = put(np.array([winner(ops.arrays().asnumpy(state.candidates))]))
     parts = (held, found, state.position, arrived, state.tokens, state.logits)
     out[...] = ops.arrays().concatenate([part.reshape(-1) for part in parts])

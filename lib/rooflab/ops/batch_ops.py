@@ -24,11 +24,12 @@ from rooflab.numerics.rotary import rotations
 from rooflab.ops import Rung, arch_of, batch_plan, check_array, decoder, int4, loaded, with_target
 from rooflab.ops.attention_operands import Workspace, workspace_for
 from rooflab.ops.batch_plan import MOST, macros_for, plan_for, splits_for, warps_for
+from rooflab.ops.decoder_operands import winner
 from rooflab.ops.int4 import Tiles
 from rooflab.records.fingerprint import source_of_callable
 
 PLACE = 8.5  # of its ladders among all of them: in the order of the lessons
-ROWS, ROPE, GATE, PARTS = range(4)  # what becomes of a product, as the macro EPILOGUE says
+ROWS, ROPE, GATE, PARTS, BEST = range(5)  # what becomes of a product, as the macro EPILOGUE says
 _MACROS = {
     "FORMAT": 0,
     "TOKENS": 8,
@@ -117,6 +118,14 @@ def parts_of(n: int, k: int, batch: int, format: str, sms: int) -> int:
     return plan.splits
 
 
+def best_of(n: int, k: int, batch: int, format: str, sms: int) -> int:
+    """Parts of the rows of which a product with BEST leaves the best."""
+    plan = plan_for(n, k, batch, format, False, sms)
+    if plan is None:
+        raise LaunchError(_refusal(n, k, batch, format))
+    return plan.blocks
+
+
 def _refusal(n: int, k: int, batch: int, format: str) -> str:
     return (
         f"batch_product takes up to {MOST} tokens, rows by 16 and k by 64 (INT4: 64 and 128) that up to 16 "
@@ -145,12 +154,14 @@ def product(
     out: Any,
     then: int = ROWS,
     heads: Heads | None = None,
+    best: Any = None,
 ) -> Any:
     """x [batch, k] FP16 times w [n, k] transposed, w an FP16 array, Planes of Q8_0 or Tiles of INT4, sums in
     FP32. `out` by what comes `then`: ROWS [batch, n] FP16; ROPE queries [batch, heads, head_dim] FP16, biased
     and rotated, with keys and values in the cache that `heads` names; GATE, of rows in the order of
     pair_gates, SiLU of the gates times the ups [batch, n / 2] FP16; PARTS [parts_of(...), batch, n] FP32,
-    which add up to the product.
+    which add up to the product; BEST what ROWS leaves, and `best` [best_of(...), batch, 2] FP32, of each
+    part of the rows each token's largest value and, as int32 bits, its row, of equals the first.
     """
     format = format_of(w)
     (batch, k), kind = (int(size) for size in x.shape), decoder.FORMATS.index(format)
@@ -163,6 +174,10 @@ def product(
     (rung,) = LADDERS["batch_product"]
     if (then == ROPE) != (heads is not None):
         raise LaunchError("Heads are what ROPE needs, and nothing else takes them.")
+    if (then == BEST) != (best is not None):
+        raise LaunchError("What is best is what BEST leaves, and nothing else does.")
+    if best is not None:
+        check_array("best", best, "float32", 2 * plan.blocks * batch, 8)
     if heads is not None:
         _, count, head_dim = (int(size) for size in out.shape)
         capacity, *each, kv_heads, _ = (int(size) for size in heads.keys.shape)
@@ -190,6 +205,7 @@ def product(
     macros["DRAFTS"] = int(heads is not None and len(heads.keys.shape) == 3)
     numbers = [ctypes.c_uint(v) for v in (n, k, batch)]
     arguments = [*weights, x, out, *numbers, *more, *(ctypes.c_int(v) for v in sizes)]
+    arguments.append(x if best is None else best)
     function = loaded(rung, tuple(sorted(macros.items())))
     grid, dependent = (plan.blocks, plan.splits), arch_of(x) in ops.DEPENDENT
     function.launch(grid, 32 * plan.warps, arguments, shared=shared, dependent=dependent)
@@ -300,17 +316,18 @@ def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
         for format, n, k, batch, then in (
             ("fp16", 80, 448, 9, ROWS), ("fp16", 64, 512, 3, PARTS), ("q8_0", 48, 256, 8, ROWS),
             ("q8_0", 32, 192, 20, PARTS), ("int4_g128", 64, 2304, 5, ROWS), ("int4_g128", 64, 512, 17, PARTS),
+            ("fp16", 208, 448, 9, BEST), ("q8_0", 48, 256, 8, BEST), ("int4_g128", 192, 512, 17, BEST),
             *((format, n, 256, batch, then) for format in decoder.FORMATS
               for n, batch, then in ((192, 12, GATE), (256, 3, ROPE))),
         ):  # fmt: skip
             rows, x = rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.1), halves(batch, k)
-            x = x if then in (ROWS, PARTS) else (x / 8).astype(np.float16)
+            x = x if then in (ROWS, PARTS, BEST) else (x / 8).astype(np.float16)
             w, values = _weights(rows, format)
             biases, rotary = halves(n), rotations(16, 32, 1e4)
             expected = _followed(x.astype(np.float64) @ values.T, then, biases.astype(np.float64), rotary)
             budget = gate.error_budget(4e-2 if format == "q8_0" else 2e-3, expected, "float16")
             launch = functools.partial(_multiply, put(x), w, n, then, put(biases), put(rotary))
-            ends = {PARTS: " in parts", GATE: ", gated", ROPE: ", rotated"}.get(then, "")
+            ends = {PARTS: " in parts", BEST: ", the best", GATE: ", gated", ROPE: ", rotated"}.get(then, "")
             yield subject(f"{n} x {k} in {format}, {batch} tokens{ends}", launch, expected, budget)
 
 
@@ -329,6 +346,8 @@ def _followed(sums: Any, then: int, biases: Any, rotary: Any) -> Any:
     """What a product's sums [batch, n] become, float64. ROPE: 4/2 heads of 32 and two caches of 8 places."""
     if then in (ROWS, PARTS):
         return sums
+    if then == BEST:
+        return np.concatenate([sums.reshape(-1), sums.max(-1)])
     batch = len(sums)
     if then == GATE:
         gates, ups = sums.reshape(batch, -1, 2, 8).swapaxes(0, 2).swapaxes(1, 2)
@@ -348,6 +367,14 @@ def _multiply(x: Any, w: Any, n: int, then: int, biases: Any, rotary: Any, out: 
         parts = xp.full((splits, batch, n), np.nan, np.float32)
         product(x, w, out=parts, then=PARTS)
         out[...] = parts.sum(0)
+    elif then == BEST:
+        rows = xp.full((batch, n), np.nan, np.float16)
+        sizes = (n, x.shape[1], batch, format_of(w), sms_of(x))
+        best = xp.full((best_of(*sizes), batch, 2), np.nan, np.float32)
+        product(x, w, out=rows, then=BEST, best=best)
+        best = ops.arrays().asnumpy(best)
+        chosen = xp.asarray([winner(best[:, token].copy()) for token in range(batch)])
+        out[...] = xp.concatenate([rows.reshape(-1), rows[xp.arange(batch), chosen]])
     elif then == ROPE:
         queries = xp.full((batch, 4, 32), np.nan, np.float16)
         keys, values = (xp.zeros((8, batch, 2, 32), np.float16) for _ in range(2))

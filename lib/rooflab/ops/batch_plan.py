@@ -25,14 +25,15 @@ _COLUMN_US = 0.05  # the same for eight tokens more
 _SUM_US = 0.1  # to add up a tile's sums
 _PART_US = 0.009  # to write a token's part of k apart and read it again
 _AHEAD_US = 1.0  # of bringing weights that pass while the kernel before still runs
-# KiB of weights under way a block, by format, the fastest on an H200. Up to 16 tokens of FP16 or Q8_0 so many
-# that two kernels' blocks do not share an SM, which leaves other SMs without one; INT4's are few enough to.
+# KiB of weights under way a block, by format, the fastest on an H200, where k is in one part and in several.
+# Up to 16 tokens so many that two kernels' blocks do not share an SM, which leaves other SMs without one.
 # Beyond, registers of x see to that, and a ring that is filled sooner lets the kernel before have the memory
 # for longer.
-_RING, _WIDE_RING = (128, 96, 66), (96, 64, 48)
+_RING, _PART_RING, _WIDE_RING = (128, 112, 84), (128, 96, 66), (96, 64, 48)
 _PATIENT = 0.6  # of a ring that is asked for before x is there, after a kernel that reads much itself
 # Columns of eight tokens, of one tile or more, that warps add up between two barriers: more where many tokens
-# meet weights of few bytes, whose barriers would follow each other sooner.
+# meet weights of few bytes, whose barriers would follow each other sooner. Of eight tokens all tiles, where
+# shared memory has so many sums.
 _TOGETHER, _QUICK = 4, 8
 _X_WORDS, _OTHERS = 160, 64  # registers of x a thread at most, and what it needs beside them
 _WIDE_FP16 = 8  # more of these, with FP16 weights and more than 16 tokens
@@ -79,14 +80,16 @@ def cost(plan: Plan, turns: int, k: int, batch: int, kind: int) -> float:
     far as the ring has room; warps multiply as they come.
     """
     blocks, splits, _, each = plan
-    pace = pace_of(each, batch)
+    pace, pairs = pace_of(each, batch), turns + turns % tall_of(each, batch)
     x, chunks = 2 * batch * k / splits, turns * k / (_CHUNK[kind] * splits)
     read = max(x / _SM_L2, x * blocks * splits / _L2)
     stream = chunks * _BYTES[kind] * max(blocks * splits / _MEMORY, 1 / _SM)
     stream *= _SPANS[span_of(each)] if kind == 1 else 1.0
-    ahead = min(_AHEAD_US + read, stream * min(1.0, _ring(batch, kind) / (chunks * slot_of(each, kind))))
-    multiply = turns * each / pace * (_STEP_US + (math.ceil(batch / 8) - 1) * _COLUMN_US)
-    return read + max(stream - ahead, multiply) + turns * _SUM_US + splits * batch * _PART_US
+    ahead = min(
+        _AHEAD_US + read, stream * min(1.0, _ring(batch, kind, splits) / (chunks * slot_of(each, kind)))
+    )
+    multiply = pairs * each / pace * (_STEP_US + (math.ceil(batch / 8) - 1) * _COLUMN_US)
+    return read + max(stream - ahead, multiply) + pairs * _SUM_US + splits * batch * _PART_US
 
 
 def pace_of(chunks: int, batch: int) -> int:
@@ -124,9 +127,9 @@ def _room(warps: int, others: int) -> int:
     return min(_X_WORDS, 65536 // (128 * math.ceil(warps / 4)) - others)
 
 
-def _ring(batch: int, kind: int) -> int:
+def _ring(batch: int, kind: int, splits: int) -> int:
     """Bytes of weights that a block has under way."""
-    return 1024 * (_RING if batch <= 16 else _WIDE_RING)[kind]
+    return 1024 * (_WIDE_RING if batch > 16 else _RING if splits == 1 else _PART_RING)[kind]
 
 
 def _ahead(stages: int, pace: int, plan: Plan, kind: int) -> int:
@@ -141,10 +144,16 @@ def macros_for(plan: Plan, n: int, batch: int, kind: int, arch: str) -> tuple[di
     columns, turns = math.ceil(batch / 8), math.ceil(n // 16 / plan.blocks)
     pace = pace_of(plan.chunks, batch)
     tiles = min((_QUICK if kind and batch > 16 else _TOGETHER) // columns, turns) or 1
-    tiles += tiles % tall_of(plan.chunks, batch)
-    sums, stage = 2 * tiles * plan.warps * columns * 512, plan.warps * slot_of(plan.chunks, kind)
-    most = _SHARED_KIB.get(arch, 48) * 1024 - 1024 - sums
-    budget = min(_ring(batch, kind), most)
+    tall = tall_of(plan.chunks, batch)
+    tiles += tiles % tall
+    whole, of_tile = turns + turns % tall, plan.warps * columns * 512
+    places, stage = 2 * tiles, plan.warps * slot_of(plan.chunks, kind)
+    shared, ring = _SHARED_KIB.get(arch, 48) * 1024 - 1024, _ring(batch, kind, plan.splits)
+    if columns == 1 and ring + max(places, whole) * of_tile <= shared:
+        tiles, places = max(tiles, whole), max(places, whole)  # those of all tiles meet behind one barrier
+    sums = places * of_tile
+    most = shared - sums
+    budget = min(ring, most)
     wanted = max(budget // (stage * pace), 2)  # copies of some while others are multiplied
     stages = max(1, min(wanted, most // (stage * pace), math.ceil(turns * plan.chunks / pace))) * pace
     found = {"TOKENS": 8 * columns, "WARPS": plan.warps, "CHUNKS": plan.chunks, "STAGES": stages}

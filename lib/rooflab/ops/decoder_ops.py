@@ -33,7 +33,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "1_vector",
             "embedding_vector",
             "all tokens in a launch",
-            defines={"THREADS": 128, "FORMAT": 0},
+            defines={"THREADS": 128, "FORMAT": 0, "HANDED": 0},
         ),
     ),
     "rmsnorm": (
@@ -91,11 +91,20 @@ def _only(operator: str, **options: int) -> tuple[Rung, Any]:
 
 @with_target()
 def embedding(
-    table: Any, tokens: Any, *, out: Any, first: int = 0, count: int | None = None, position: Any = None
+    table: Any,
+    tokens: Any,
+    *,
+    out: Any,
+    first: int = 0,
+    count: int | None = None,
+    position: Any = None,
+    asked: Any = None,
+    given: Any = None,
 ) -> Any:
     """out [n, width] FP32 = rows of an embedding [vocab, width], FP16 or Planes of Q8_0, of tokens [n] int32:
     the `count` of them (default: all) from `first` on. With `position` tokens is [.., n], and row `position`
-    counts. That tokens lie in the table is the caller's to know.
+    counts. That tokens lie in the table is the caller's to know. `given` int32, if wanted, gets as many
+    words of `asked`, which like tokens may be host memory that the GPU can read.
     """
     n, width = _sizes("out", out, 2)
     planes = isinstance(table, Planes)
@@ -112,11 +121,16 @@ def embedding(
         check_array("table", table, "float16", vocab * width, 16)
     check_array("out", out, "float32", n * width, 16)
     check_array("tokens", tokens, "uint32", n if position is None else None)
-    rung, function = _only("embedding", FORMAT=int(planes))
+    words = 0 if given is None else int(given.shape[0])
+    if words:
+        check_array("given", given, "uint32", words)
+        check_array("asked", asked, "uint32", words)
+    rung, function = _only("embedding", FORMAT=int(planes), HANDED=words)
     operands = [table.quants, table.scales] if planes else [table, table]
     where = [ctypes.c_int(v) for v in (width, first, position is not None)]
     at = tokens if position is None else _position(position)
-    function.launch(count, rung.defines["THREADS"], [*operands, tokens, at, out, *where])
+    handed = [asked, given] if words else [tokens, tokens]
+    function.launch(count, rung.defines["THREADS"], [*operands, tokens, at, out, *where, *handed])
     return out
 
 

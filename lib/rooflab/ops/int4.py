@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from rooflab.errors import LaunchError, UsageError
 from rooflab.numerics.quant import GROUP, Int4
-from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, stream_k, with_target
-from rooflab.ops.int4_choice import BLOCK_WORDS, TILE, choose
+from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, sms, stream_k, target, with_target
+from rooflab.ops.int4_choice import BLOCK_WORDS, BYTES, MOST_CHUNKS, TILE, bytes_options, choose
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
 from rooflab.runtime.arrays import empty as _empty
@@ -144,6 +144,15 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             archs=("90a",),
             dynamic_shared=216064,
         ),
+        Rung(
+            "int4",
+            "14_bytes",
+            "int4_bytes",
+            "codes multiplied as bytes, up to four tokens",
+            defines={"WARPS": 16, "CHUNKS": 1, "TOKENS": 1, "STAGES": 3, "AHEAD": 2, "TILES": 8},
+            archs=AMPERE,
+            dynamic_shared=16 * 3 * 1152 + 2 * 8 * 16 * 64,
+        ),
     ),
     "int4_dequantise": (
         Rung(
@@ -253,10 +262,18 @@ class Launch(NamedTuple):
     shared: int = 0
 
 
-def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]) -> Launch:
-    """The launch rule: what a rung with these macros is launched with for y [batch, n], k inputs."""
+def launch_of(
+    rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int], multiprocessors: int = 132
+) -> Launch:
+    """The launch rule: what a rung with these macros is launched with for y [batch, n], k inputs, on a GPU of
+    so many multiprocessors.
+    """
     if rung.operator == "int4_dequantise":
         return Launch((math.ceil(n * k / 8 / options["THREADS"]), 1), options["THREADS"])
+    if rung.name == BYTES:
+        ring, sums = 1152 * options["STAGES"] * options["CHUNKS"], 128 * options["TILES"] * options["TOKENS"]
+        grid = min(multiprocessors, math.ceil(n / 16)), math.ceil(batch / options["TOKENS"])
+        return Launch(grid, 32 * options["WARPS"], options["WARPS"] * (ring + sums))
     if rung.name == "12_token_tiles":
         rows, tokens = 2 * TILE * options["TALL"], options["TOKENS"]
         place = rows // TILE * 4 * BLOCK_WORDS + 256 * tokens
@@ -301,6 +318,8 @@ def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
     if rung.operator == "int4_dequantise":
         return source_of_callable(launch_of, dequantise)
+    if rung.name == BYTES:
+        return source_of_callable(launch_of, bytes_options, matmul, repack, _fragments)
     if rung.name == "13_stream_k":
         return source_of_callable(stream_k.int4, *stream_k.launch_rule(), matmul, repack, _fragments)
     return source_of_callable(launch_of, matmul, repack, _fragments)
@@ -310,7 +329,8 @@ def _launch(rung: Rung, n: int, k: int, batch: int, arguments: list[Any], macros
     if rung.name == "13_stream_k":
         stream_k.int4(rung, n, k, batch, arguments, macros)
         return
-    launch = launch_of(rung, n, k, batch, macros)
+    at_once = sms() if rung.name == BYTES and target() == "gpu" else 3
+    launch = launch_of(rung, n, k, batch, macros, at_once)
     if launch.grid[0] >= 1 << 31 or launch.grid[1] >= 1 << 16:
         raise LaunchError(f"y [{batch}, {n}] needs {launch.grid} blocks, more than a launch can have.")
     function = loaded(rung, tuple(sorted(macros.items())))
@@ -353,7 +373,7 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
         rung, chosen_options = choose(n, k, batch, isinstance(weights, Tiles))
         options = {**chosen_options, **options}
     chosen = rung_of(LADDERS["int4"], rung, rung)
-    macros = chosen.with_defaults(options)
+    macros = chosen.with_defaults({**bytes_options(k, batch), **options} if chosen.name == BYTES else options)
     if isinstance(weights, Tiles) != (chosen in TILED):
         order = "tile order: repack them" if chosen in TILED else "row order: unpack them"
         raise LaunchError(f"Rung int4/{chosen.name} takes weights in {order}.")
@@ -370,6 +390,11 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
     if chosen in TILED and chosen.name not in ANY_BATCH and batch > macros["TOKENS"]:
         raise LaunchError(
             f"Rung int4/{chosen.name} multiplies up to {macros['TOKENS']} tokens at once, not {batch}."
+        )
+    if chosen.name == BYTES and (macros["TOKENS"] > 4 or GROUP * macros["WARPS"] * macros["CHUNKS"] < k):
+        raise LaunchError(
+            f"Rung int4/{chosen.name} takes 4 tokens a block and k up to {GROUP * 16 * MOST_CHUNKS}, not "
+            f"{macros['TOKENS']} and {k}."
         )
     if chosen.name in ("11_tma", "12_token_tiles"):  # x as a map of the boxes that are copied: 64 of k
         x = nvrtc.tensor_map(nvrtc.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
@@ -402,6 +427,7 @@ ANY_BATCH = (
     "11_tma",
     "12_token_tiles",
     "13_stream_k",
+    "14_bytes",
 )  # of these, those whose grid goes over tiles of TOKENS tokens
 EVERY_TOKEN = tuple(
     rung.name for rung in LADDERS["int4"][:5]

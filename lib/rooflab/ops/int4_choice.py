@@ -10,6 +10,8 @@ shapes on an H200, and on a shape left out of the fit the choice costs 1 to 3 % 
 average. Beyond 64 tokens rung 11 competes with rung 13 by a third law (int4_many_law.csv), where a tile of
 tokens each gives every multiprocessor a block at most: fitted to 261 launches of 16 shapes on an H200, off by
 2 % on average and 12 % at worst; for each shape left out of the fit it chose the fastest tile measured.
+Up to 4 tokens rung 14 comes before these laws where a warp has few groups of k: of 13 shapes compared on an
+H200 it was faster there on all but one (by 1 to 22 %, and 1 % slower).
 """
 
 from __future__ import annotations
@@ -138,6 +140,30 @@ def _law_of(n: int, k: int, batch: int) -> tuple[float, dict[str, int]]:
     }
 
 
+BYTES = "14_bytes"
+MOST_CHUNKS = 5  # groups of x that a warp of rung 14 keeps
+_CHUNKS = {1: 5, 2: 4, 4: 2}  # of them, those with which it is the fastest, by tokens
+_SHORT, _MANY_ROWS = 2048, 8192  # k less than this with so many rows: there one token is rung 8's or 9's
+
+
+def bytes_options(k: int, batch: int) -> dict[str, int]:
+    """How rung 14 divides k among a block's warps, up to 16 of as many groups each; tiles under way, two or
+    three, the faster on an H200; and tiles whose sums meet between two barriers.
+    """
+    groups = k // GROUP
+    chunks = min(math.ceil(groups / 16), MOST_CHUNKS)
+    warps, tokens = min(16, math.ceil(groups / chunks)), min(4, 1 << (batch - 1).bit_length())
+    stages, tiles = 3 if chunks <= 2 else 2, 4 if chunks * tokens == 4 * MOST_CHUNKS else 8
+    return {"WARPS": warps, "CHUNKS": chunks, "TOKENS": tokens, "STAGES": stages, "TILES": tiles}
+
+
+def _as_bytes(n: int, k: int, batch: int) -> bool:
+    """Whether rung 14 should take least."""
+    chunks = math.ceil(k // GROUP / 16)
+    most = next((most for tokens, most in _CHUNKS.items() if tokens >= batch), 0)
+    return chunks <= most and not (batch == 1 and k < _SHORT and n >= _MANY_ROWS)
+
+
 FEW = 8  # tokens up to which rungs 8 and 9 compete with rung 11
 _BULK_FROM = 4  # tokens from which rung 11 does
 _BULK = 1.106  # its time over its law's, when few_for's tiles were measured
@@ -185,6 +211,11 @@ def _few() -> tuple[Few, ...]:
 
 def few_for(n: int, k: int, batch: int) -> tuple[str, dict[str, int]]:
     """Rung and macros for weights [n, k] and up to FEW tokens: the tile that should take least."""
+    return (BYTES, bytes_options(k, batch)) if _as_bytes(n, k, batch) else halves_for(n, k, batch)
+
+
+def halves_for(n: int, k: int, batch: int) -> tuple[str, dict[str, int]]:
+    """The same among the rungs that multiply codes as halves."""
     tokens = min(law.tokens for law in _few() if law.tokens >= batch)
     best = min((law for law in _few() if law.tokens == tokens), key=lambda law: law.predicted(n, k))
     if batch >= _BULK_FROM:

@@ -15,6 +15,7 @@ from rooflab.lab import Lab
 from rooflab.numerics import quant
 from rooflab.ops import int4, stream
 from rooflab.pages import Opening, Rows, named_facts
+from rooflab.pages.lesson_04b_bytes import as_bytes as as_bytes
 from rooflab.pages.lesson_04b_causes import beside_arithmetic as beside_arithmetic
 from rooflab.pages.lesson_04b_causes import brings as brings
 from rooflab.pages.lesson_04b_causes import labelled, untuned_end

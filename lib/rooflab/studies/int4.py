@@ -16,7 +16,7 @@ from rooflab import ops
 from rooflab.bench import gate
 from rooflab.hardware import roofline
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
-from rooflab.ops import int4
+from rooflab.ops import int4, int4_choice
 from rooflab.records.case import Case, options
 from rooflab.studies import buffers
 from rooflab.studies.base import (
@@ -83,6 +83,7 @@ def rungs(n: int, k: int) -> list[Case]:
     """Every rung at batch 1 but the one whose blocks divide many tokens' products."""
     macros = {"9_shared_x": {"tokens": 8}, "10_wgmma": {"tokens": 16}}
     macros["12_token_tiles"] = {"stages": 6, "tall": 1, "tokens": 64}
+    macros[int4.BYTES] = {name.lower(): value for name, value in int4.bytes_options(k, 1).items()}
     ladder = [rung for rung in int4.LADDERS["int4"] if rung.name != MANY_TOKENS]
     return [_case(r.name, n, k, options=options(**macros.get(r.name, {}))) for r in ladder]
 
@@ -125,6 +126,16 @@ def between(device: Sized | None = None) -> list[Case]:
     """Shapes whose tiles do not divide by the SMs, at a few batches, beside the fastest libraries."""
     found = [case for n, k in BETWEEN for case in batches(n, k, (1, 4, 16, 64), device)]
     return [c for c in found if c.kind == "own" or c.impl in ("torch.matmul", "humming", "gemlite")]
+
+
+def as_bytes() -> list[Case]:
+    """Up to four tokens rung 14, beside what the law would choose among the rungs before it."""
+    return [
+        _case(name, n, k, batch, options=options(**{m.lower(): v for m, v in macros.items()}))
+        for n, k in (*SHAPES[1:3], *BETWEEN)
+        for batch in (1, 2, 4)
+        for name, macros in (int4_choice.halves_for(n, k, batch), (int4.BYTES, int4.bytes_options(k, batch)))
+    ]
 
 
 # The rungs made for many tokens, each in the fastest of the builds tried on an H200 for the largest shape.
@@ -247,7 +258,11 @@ class Int4(Study):
             *(case for shape in (shapes[0], shapes[-1]) for case in reused(*shape)),
             *(published() if effort == "full" else published((1, 2, 4))),
             *seeded(device),
-            *([*square(device), *between(device), *for_tokens(device)] if effort == "full" else ()),
+            *(
+                [*square(device), *between(device), *as_bytes(), *for_tokens(device)]
+                if effort == "full"
+                else ()
+            ),
         ]
         return sorted(dict.fromkeys(found), key=_place)
 

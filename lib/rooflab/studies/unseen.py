@@ -23,10 +23,10 @@ from rooflab.studies.borrowing import Borrowing
 
 # Seeds of shapes that kernels and laws were tuned on; of those from 9001 on products alone.
 TUNED = (
-    *(2611, 3089, 3359, 4157, 5417, 6173, 6367, 7451, 7583, 8807, 9241),
+    *(2611, 3089, 3359, 4157, 4733, 5417, 6173, 6367, 7451, 7583, 8807, 9241),
     *(*range(9001, 9005), *range(9101, 9108), *range(9120, 9128)),
 )
-SEED = 4733  # the seed of shapes that they are judged by
+SEED = 4893  # the seed of shapes that they are judged by
 # What was changed after shapes of SEED were seen, until another seed is recorded; "" where nothing was.
 SINCE = ""
 # Shapes of each kind, by effort. The committed recording holds INT4 products alone, so "full" asks for those.

@@ -201,11 +201,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "i += 32",
     ): "the best of some candidates is the same if one comes twice",
     (
-        "batch_product/1_pdl",
-        "guard",
-        "first < last",
-    ): "a block without tiles reads what it would rotate with, and rotates nothing",
-    (
         "common/batch_heads.cuh",
         "clamp",
         "token + d",

@@ -104,7 +104,7 @@ def _multiply(rung: Rung, x: Any, weights: Any, outs: Sequence[Any], i: int) -> 
 
 def _int4(operator: str, rung: Rung) -> Iterator[Subject]:
     """Products on codes of normal weights about a mean, beside the float64 product of what they stand for."""
-    for n, k, batch in ((71, 512, 1), (37, 4224, 3), (132, 768, 11), (16, 256, 16)):
+    for n, k, batch in ((71, 512, 1), (37, 4224, 3), (132, 768, 11), (16, 256, 16), (64, 384, 2)):
         rng = np.random.default_rng(batch)
         packed = quant.quantise_int4(rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.1))
         rows = int4.Rows(packed.qweight, packed.scales)

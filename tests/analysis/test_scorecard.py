@@ -262,6 +262,8 @@ def test_minutes_of_a_recording_count_once_what_two_gpus_do_side_by_side():
     assert minutes("ab") == 8, "a run of which no row remains is not part of the recording"
     with pytest.raises(NoEvidence, match="no finished run"):
         minutes("e")
+    frame.loc[1, "finished"] = ""
+    assert minutes("abcde") == 10 + 5 and minutes("bcd") == 10 + 5, "cut off: up to the next one's start"
 
 
 def made(*products):

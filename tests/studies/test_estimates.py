@@ -6,6 +6,8 @@ import pandas as pd
 import pytest
 from rooflab import paths, studies
 from rooflab.bench import clock
+from rooflab.claims import Evidence
+from rooflab.claims.measures import MEASURES
 from rooflab.hardware import device
 from rooflab.records.case import Case
 from rooflab.records.store import Store
@@ -18,8 +20,7 @@ RECORDED = Store(paths.DATA, "h200")
 
 def test_the_recorded_run_took_about_what_is_said():
     """Of runs whose libraries found what an earlier one had compiled."""
-    runs = RECORDED.runs()
-    took_s = (pd.to_datetime(runs["finished"]) - pd.to_datetime(runs["started"])).sum().total_seconds()
+    took_s = 60 * MEASURES["recording_minutes"](Evidence(RECORDED))
     found = Estimate(H200)
     for study in map(studies.get, studies.names()):
         if study.everywhere:

@@ -301,12 +301,13 @@ def spread(rows: Rows, lab: Lab) -> None:
         for clock, row in quiet.iterrows()
     ]
     hot = lab.run_of("regimes")
+    warm, end = hot.temperature_before_c, hot.temperature_after_c
+    after = f" and {end:.0f} °C after" if pd.notna(end) else ", which was interrupted and resumed"
     display.fold_items(
         "How far apart samples are, and when two kernels are level",
         [
             f"Quartiles: {'; '.join(lines)}.",
-            f"The GPU had {hot.temperature_before_c:.0f} °C before the run and "
-            f"{hot.temperature_after_c:.0f} °C after.",
+            f"The GPU had {warm:.0f} °C before the run{after}.",
             f"Two kernels are level if their medians lie within {crossover.LEVEL - 1:.0%} of each other, or "
             "their quartiles overlap.",
         ],

@@ -58,7 +58,7 @@ def commands_named(evidence: Evidence) -> float:
 @measure
 def recording_minutes(evidence: Evidence) -> float:
     """Minutes in which at least one run was under way of which the recording still has rows: two GPUs may
-    record side by side.
+    record side by side. A run that was interrupted has no end: it counts up to the start of the next one.
     """
     store, runs = evidence.store, evidence.runs
     named = {run for study in store.studies() for run in store.read(study)["run"]}
@@ -66,7 +66,9 @@ def recording_minutes(evidence: Evidence) -> float:
     times = pd.DataFrame(
         {name: pd.to_datetime(runs[name], errors="coerce") for name in ("started", "finished")}
     )
-    times = times.dropna().sort_values("started")
+    times = times.dropna(subset="started").sort_values("started")
+    times["finished"] = times["finished"].where(times["finished"].notna(), times["started"].shift(-1))
+    times = times.dropna()
     if times.empty:
         raise NoEvidence("no finished run")
     seconds, until = 0.0, times["started"].iloc[0]

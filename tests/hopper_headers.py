@@ -3,6 +3,7 @@
 from rooflab.paths import KERNELS
 
 _RENAMED = (
+    "common/pair_sums.cuh",
     "common/split_sums.cuh",
     "common/stream_k.cuh",
     "common/store_sums.cuh",

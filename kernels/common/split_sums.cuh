@@ -56,25 +56,34 @@ __device__ inline void share_sums(const float (&sums)[HIGH][WIDE / 2], Workspace
         }
     }
     warpgroup_wait_turn(3, 256);
+    constexpr unsigned EACH = PARTS ? PARTS : 1, AT_ONCE = EACH < 16 ? 16 / EACH : 1;  // units that a thread asks for together
     const unsigned end = UNITS * (split.part + 1) / PARTS;
 #pragma unroll 1
-    for (unsigned u = UNITS * split.part / PARTS + group; u < end; u += 2) {
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (unsigned u = UNITS * split.part / PARTS + group; u < end; u += 2 * AT_ONCE) {
+        float4 shares[AT_ONCE][EACH];  // all asked for before the first is used; beyond the end the last again
 #pragma unroll
-        for (unsigned p = 0; p < PARTS; ++p) {
-            const float4 more = __ldcg(all + (p * UNITS + u) * 128);
-            sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
-        }
-        const unsigned unit = u % OWN, token = unit % (WIDE / 8) * 8 + lane % 4 * 2;
-        const unsigned r = row + (u / OWN * HIGH + unit / (WIDE / 8)) * 64 + 16 * warp + lane / 4;
-        __half* const to = y + token * (unsigned long long)n + r;
-        if (token < tokens) {
-            if (r < n) to[0] = __float2half_rn(sum.x);
-            if (r + 8 < n) to[8] = __float2half_rn(sum.z);
-        }
-        if (token + 1 < tokens) {
-            if (r < n) to[n] = __float2half_rn(sum.y);
-            if (r + 8 < n) to[n + 8] = __float2half_rn(sum.w);
+        for (unsigned i = 0; i < AT_ONCE; ++i)
+#pragma unroll
+            for (unsigned p = 0; p < PARTS; ++p) shares[i][p] = __ldcg(all + (p * UNITS + min(u + 2 * i, end - 1)) * 128);
+#pragma unroll
+        for (unsigned i = 0; i < AT_ONCE; ++i) {
+            const unsigned at = u + 2 * i;
+            if (at >= end) break;
+            float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+            for (unsigned p = 0; p < PARTS; ++p)
+                sum.x += shares[i][p].x, sum.y += shares[i][p].y, sum.z += shares[i][p].z, sum.w += shares[i][p].w;
+            const unsigned unit = at % OWN, token = unit % (WIDE / 8) * 8 + lane % 4 * 2;
+            const unsigned r = row + (at / OWN * HIGH + unit / (WIDE / 8)) * 64 + 16 * warp + lane / 4;
+            __half* const to = y + token * (unsigned long long)n + r;
+            if (token < tokens) {
+                if (r < n) to[0] = __float2half_rn(sum.x);
+                if (r + 8 < n) to[8] = __float2half_rn(sum.z);
+            }
+            if (token + 1 < tokens) {
+                if (r < n) to[n] = __float2half_rn(sum.y);
+                if (r + 8 < n) to[n + 8] = __float2half_rn(sum.w);
+            }
         }
     }
     warpgroup_wait_turn(3, 256);  // all have read

@@ -50,10 +50,10 @@ struct Workspace {
     unsigned* flags;
 };
 
-// Leave a warpgroup's sums to the block that the tile belongs to. Barrier `id` is the warpgroup's own.
+// Leave a warpgroup's sums in the workspace's place for block `block`, for who ends the tile. Barrier `id` is the warpgroup's own.
 template <int HIGH, int WIDE>
-__device__ inline void leave_sums(const float (&sums)[HIGH][WIDE / 2], Workspace workspace, int id) {
-    const unsigned place = blockIdx.x * 2 + threadIdx.x / 128, thread = threadIdx.x % 128;
+__device__ inline void leave_sums(const float (&sums)[HIGH][WIDE / 2], Workspace workspace, int id, unsigned block) {
+    const unsigned place = block * 2 + threadIdx.x / 128, thread = threadIdx.x % 128;
     float4* const to = workspace.sums + place * (unsigned long long)(HIGH * WIDE * 16) + thread;
 #pragma unroll
     for (int i = 0; i < HIGH; ++i)
@@ -64,25 +64,29 @@ __device__ inline void leave_sums(const float (&sums)[HIGH][WIDE / 2], Workspace
     if (thread == 0) add_release(workspace.flags + place, 1);
 }
 
+// Wait for the sums that are left in the place for block `block`, and add them.
+template <int HIGH, int WIDE>
+__device__ inline void take_sums(float (&sums)[HIGH][WIDE / 2], Workspace workspace, int id, unsigned block) {
+    const unsigned place = block * 2 + threadIdx.x / 128, thread = threadIdx.x % 128;
+    if (thread == 0)
+        while (load_acquire(workspace.flags + place) == 0) {
+        }
+    warpgroup_wait_turn(id, 128);
+    const float4* const from = workspace.sums + place * (unsigned long long)(HIGH * WIDE * 16) + thread;
+#pragma unroll
+    for (int i = 0; i < HIGH; ++i)
+#pragma unroll
+        for (int e = 0; e < WIDE / 2; e += 4) {
+            const float4 more = __ldcg(from + (i * (WIDE / 8) + e / 4) * 128);
+            sums[i][e] += more.x, sums[i][e + 1] += more.y, sums[i][e + 2] += more.z, sums[i][e + 3] += more.w;
+        }
+    warpgroup_wait_turn(id, 128);  // all have read
+    if (thread == 0) workspace.flags[place] = 0;
+}
+
 // Add the sums of the blocks that hold the steps of this block's tile before `begin`.
 template <int HIGH, int WIDE>
 __device__ inline void add_left_sums(float (&sums)[HIGH][WIDE / 2], Workspace workspace, int id, const Line& line, Piece piece) {
-    const unsigned thread = threadIdx.x % 128;
-    for (unsigned b = blockIdx.x; b > 0 && line.begin_of(b) > (piece.tile - line.whole) * line.steps; --b) {
-        const unsigned place = (b - 1) * 2 + threadIdx.x / 128;
-        if (thread == 0)
-            while (load_acquire(workspace.flags + place) == 0) {
-            }
-        warpgroup_wait_turn(id, 128);
-        const float4* const from = workspace.sums + place * (unsigned long long)(HIGH * WIDE * 16) + thread;
-#pragma unroll
-        for (int i = 0; i < HIGH; ++i)
-#pragma unroll
-            for (int e = 0; e < WIDE / 2; e += 4) {
-                const float4 more = __ldcg(from + (i * (WIDE / 8) + e / 4) * 128);
-                sums[i][e] += more.x, sums[i][e + 1] += more.y, sums[i][e + 2] += more.z, sums[i][e + 3] += more.w;
-            }
-        warpgroup_wait_turn(id, 128);  // all have read
-        if (thread == 0) workspace.flags[place] = 0;
-    }
+    for (unsigned b = blockIdx.x; b > 0 && line.begin_of(b) > (piece.tile - line.whole) * line.steps; --b)
+        take_sums<HIGH, WIDE>(sums, workspace, id, b - 1);
 }

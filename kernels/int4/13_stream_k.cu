@@ -138,14 +138,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         __half* const to = y + token * (unsigned long long)n;
         const unsigned tokens = min(batch - token, (unsigned)TOKENS);
         const int id = 1 + warp / 4;
-#if PARTS
+#if PARTS == 2
+        if (piece.tile >= line.whole) {  // each of the two blocks ends the rows of one of its warpgroups
+            const unsigned tile = piece.tile - line.whole;
+            if (warp / 4 != line.part) {
+                leave_sums<TALL, TOKENS>(sums, workspace, id, tile);
+                continue;
+            }
+            take_sums<TALL, TOKENS>(sums, workspace, id, tile);
+        }
+#elif PARTS
         if (piece.tile >= line.whole) {
             share_sums<TALL, TOKENS>(sums, workspace, line, to, row, n, tokens);
             continue;
         }
 #else
         if (piece.begin + piece.count < groups) {
-            leave_sums<TALL, TOKENS>(sums, workspace, id);
+            leave_sums<TALL, TOKENS>(sums, workspace, id, blockIdx.x);
             continue;
         }
         if (piece.begin > 0) add_left_sums<TALL, TOKENS>(sums, workspace, id, line, piece);

@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
 
         const int id = 1 + group;
         if (piece.begin + piece.count < line.steps) {
-            leave_sums<ROW_TILES, TOKENS>(sums, workspace, id);
+            leave_sums<ROW_TILES, TOKENS>(sums, workspace, id, blockIdx.x);
             continue;
         }
         if (piece.begin > 0) add_left_sums<ROW_TILES, TOKENS>(sums, workspace, id, line, piece);

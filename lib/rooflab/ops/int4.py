@@ -153,6 +153,15 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             archs=AMPERE,
             dynamic_shared=16 * 3 * 1152 + 2 * 8 * 16 * 64,
         ),
+        Rung(
+            "int4",
+            "15_k_halves",
+            "int4_k_halves",
+            "two warpgroups share a group of k; sums leave as tensor cores hold them",
+            defines={"ROW_GROUPS": 1, "CLUSTER": 1, "TOKENS": 128, "STAGES": 6, "SHARE": 1},
+            archs=("90a",),
+            dynamic_shared=6 * 36992,
+        ),
     ),
     "int4_dequantise": (
         Rung(
@@ -274,6 +283,12 @@ def launch_of(
         ring, sums = 1152 * options["STAGES"] * options["CHUNKS"], 128 * options["TILES"] * options["TOKENS"]
         grid = min(multiprocessors, math.ceil(n / 16)), math.ceil(batch / options["TOKENS"])
         return Launch(grid, 32 * options["WARPS"], options["WARPS"] * (ring + sums))
+    if rung.name == "15_k_halves":
+        rows, tokens = TILE * options["ROW_GROUPS"], options["TOKENS"]
+        shared = options["STAGES"] * (rows // TILE * 4 * BLOCK_WORDS + 256 * tokens)
+        share = options["SHARE"]
+        grid = math.ceil(math.ceil(n / rows) / share) * share * options["CLUSTER"], math.ceil(batch / tokens)
+        return Launch(grid, 256 * options["ROW_GROUPS"] + 128, shared)
     if rung.name == "12_token_tiles":
         rows, tokens = 2 * TILE * options["TALL"], options["TOKENS"]
         place = rows // TILE * 4 * BLOCK_WORDS + 256 * tokens
@@ -396,8 +411,8 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
             f"Rung int4/{chosen.name} takes 4 tokens a block and k up to {GROUP * 16 * MOST_CHUNKS}, not "
             f"{macros['TOKENS']} and {k}."
         )
-    if chosen.name in ("11_tma", "12_token_tiles"):  # x as a map of the boxes that are copied: 64 of k
-        x = nvrtc.tensor_map(nvrtc.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
+    if chosen.name in ("11_tma", "12_token_tiles", "15_k_halves"):  # x as a map of the boxes that are copied: 64 of k
+        x = nvrtc.tensor_map(nvrtc.pointer(x), batch, k, "float16", (macros["TOKENS"] // macros.get("SHARE", 1), 64), 128)
     sizes = [ctypes.c_uint(v) for v in (n, k // GROUP, batch)]
     _launch(chosen, n, k, batch, [*operands, x, out, *sizes], macros)
     return out
@@ -423,6 +438,7 @@ def dequantise(weights: Rows, *, out: Any = None, **options: int) -> Any:
 
 TILED = LADDERS["int4"][6:]  # rungs that take weights in tile order
 ANY_BATCH = (
+    "15_k_halves",
     "9_shared_x",
     "11_tma",
     "12_token_tiles",

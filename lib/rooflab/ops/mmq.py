@@ -121,9 +121,9 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "10_k_groups",
             "mmq_k_groups",
             "a block's warpgroups take steps of k by turns, on tiles half as tall",
-            defines={"TOKENS": 128, "CLUSTER": 1, "STAGES": 8},
+            defines={"ROW_GROUPS": 1, "TOKENS": 128, "CLUSTER": 1, "STAGES": 8},
             archs=_HOPPER,
-            dynamic_shared=8 * 20736 + 41984,
+            dynamic_shared=8 * 20736,
         ),
     )
 }
@@ -182,7 +182,7 @@ def macros_for(rung: Rung, n: int, k: int, batch: int) -> dict[str, int]:
         return {
             "TOKENS": tokens,
             "CLUSTER": cluster,
-            "STAGES": min(8, (_SHARED - _way_out(tokens)) // (128 * tokens + 4352)),
+            "STAGES": min(8, _SHARED // (128 * tokens + 4352)),
         }
     return options_for(rung, n, batch)
 
@@ -217,11 +217,6 @@ _CLUSTERS_US = (2.839, 0.0190, 0.0979, 0.00042, 0.163)
 _GROUPS_TOKENS = range(64, 145, 16)
 _OUTSIDE = 0.35  # of a tile's tokens may be beyond the last: boxes with more take up to twice as long
 _SHARED = 226 * 1024  # of a block, besides barriers
-
-
-def _way_out(tokens: int) -> int:
-    """Shared memory of 10_k_groups besides its ring: sums that are exchanged, and outputs of 64 rows."""
-    return 256 * tokens + 2 * 32 * 72 * 2
 
 
 def _k_groups(n: int, k: int, batch: int) -> tuple[float, int, int]:
@@ -294,9 +289,9 @@ def launch_shape(
         shared = macros["STAGES"] * _tile_bytes(rows, tokens)
         return (math.ceil(batch / tokens), math.ceil(n / rows)), 384, shared
     if rung.name == "10_k_groups":
-        tokens = macros["TOKENS"]
-        shared = macros["STAGES"] * (128 * tokens + 4352) + _way_out(tokens)
-        return (macros["CLUSTER"] * math.ceil(batch / tokens), math.ceil(n / 64)), 384, shared
+        tokens, groups = macros["TOKENS"], macros["ROW_GROUPS"]
+        grid = macros["CLUSTER"] * math.ceil(batch / tokens), math.ceil(n / 64 / groups)
+        return grid, 256 * groups + 128, macros["STAGES"] * (128 * tokens + 4352 * groups)
     if rung.name == "6_wgmma":
         grid = (
             (sum(wgmma_blocks(n, batch)), 1)
@@ -403,7 +398,6 @@ def launch_rule(rung: Rung) -> str:
     order: tuple[Any, ...] = (repack,) if order_of(rung.name) == "tiles" else ()
     if rung.name in STAYING:
         return source_of_callable(stream_k.mmq, *stream_k.launch_rule(), _by_stream_k, *order)
-    order += (_way_out,) if rung.name == "10_k_groups" else ()
     return source_of_callable(
         product, launch_shape, options_for, _width, _tile_bytes, wgmma_blocks, _narrow_pays, *order
     )

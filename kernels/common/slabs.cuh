@@ -16,10 +16,11 @@ template <int WIDTH>
 constexpr int SLAB = WIDTH > 64 ? 64 : 32;
 
 // Columns first ... first + SLAB - 1 of `count` parts as one, by a warp: lane l has columns first + l % (SLAB / 4) * 4 and
-// three more, and lanes with the same columns share the parts, of which each asks for eight at once. WIDTH is a multiple of 4,
-// `parts` of 8 bytes. In an order that `count` alone decides. A part without keys weighs 0.
-template <int WIDTH>
-__device__ inline Slab merge_slab(int first, const float* outputs, const Part* parts, int count) {
+// three more, and lanes with the same columns share the parts, of which each asks for eight at once by
+// ask(row_max and row_sum, outputs, number of its first part, between two of its parts, column). WIDTH is a multiple of 4. In an
+// order that `count` alone decides. A part without keys weighs 0.
+template <int WIDTH, class Ask>
+__device__ inline Slab merge_slab_of(int first, int count, const Ask& ask) {
     constexpr int LANES = SLAB<WIDTH> / 4, SHARERS = 32 / LANES;
     const int lane = threadIdx.x % 32, d = first + lane % LANES * 4;
     float4 all = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -27,13 +28,7 @@ __device__ inline Slab merge_slab(int first, const float* outputs, const Part* p
     for (int next = 0; next < count; next += 8 * SHARERS) {
         float2 part[8];  // row_max and row_sum
         float4 o[8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const int p = next + SHARERS * i + lane / LANES;
-            part[i] = make_float2(NOTHING, 0.0f), o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (p < count) part[i] = *reinterpret_cast<const float2*>(parts + p);
-            if (p < count && d < WIDTH) o[i] = *reinterpret_cast<const float4*>(outputs + p * WIDTH + d);
-        }
+        ask(part, o, next + lane / LANES, SHARERS, d);
         float new_max = row_max;
 #pragma unroll
         for (int i = 0; i < 8; ++i) new_max = fmaxf(new_max, part[i].x);
@@ -58,6 +53,59 @@ __device__ inline Slab merge_slab(int first, const float* outputs, const Part* p
         all.z += __shfl_xor_sync(0xffffffffu, all.z, offset), all.w += __shfl_xor_sync(0xffffffffu, all.w, offset);
     }
     return {all, {row_max, row_sum}};
+}
+
+// The same of parts that are there: `parts` of 8 bytes, outputs [count][WIDTH].
+template <int WIDTH>
+__device__ inline Slab merge_slab(int first, const float* outputs, const Part* parts, int count) {
+    return merge_slab_of<WIDTH>(first, count, [=](float2(&part)[8], float4(&o)[8], int from, int apart, int d) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const int p = from + apart * i;
+            part[i] = make_float2(NOTHING, 0.0f), o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (p < count) part[i] = *reinterpret_cast<const float2*>(parts + p);
+            if (p < count && d < WIDTH) o[i] = *reinterpret_cast<const float4*>(outputs + p * WIDTH + d);
+        }
+    });
+}
+
+// Numbers that say that they are there: their bits turned over, which are never all zero (a NaN with all bits set comes of no
+// instruction).
+__device__ inline void store_flagged(uint4* to, float4 v) {
+    store_relaxed(to, make_uint4(~__float_as_uint(v.x), ~__float_as_uint(v.y), ~__float_as_uint(v.z), ~__float_as_uint(v.w)));
+}
+
+__device__ inline void store_flagged(unsigned long long* to, Part part) {
+    store_relaxed(to, ~((unsigned long long)__float_as_uint(part.row_sum) << 32 | __float_as_uint(part.row_max)));
+}
+
+// The same of parts that other blocks store as flagged numbers: reads them until all are there.
+template <int WIDTH>
+__device__ inline Slab merge_flagged_slab(int first, const unsigned* outputs, const unsigned long long* parts, int count) {
+    return merge_slab_of<WIDTH>(first, count, [=](float2(&part)[8], float4(&o)[8], int from, int apart, int d) {
+        unsigned long long p_bits[8];
+        uint4 o_bits[8];
+        bool missing;
+        do {
+            missing = false;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const int p = from + apart * i;
+                p_bits[i] = ~((unsigned long long)__float_as_uint(NOTHING)), o_bits[i] = make_uint4(~0u, ~0u, ~0u, ~0u);
+                if (p < count) p_bits[i] = load_relaxed(parts + p);
+                if (p < count && d < WIDTH) o_bits[i] = load_relaxed(reinterpret_cast<const uint4*>(outputs + p * WIDTH + d));
+            }
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                missing |= p_bits[i] == 0 || o_bits[i].x == 0 || o_bits[i].y == 0 || o_bits[i].z == 0 || o_bits[i].w == 0;
+        } while (__any_sync(0xffffffffu, missing));
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            part[i] = make_float2(__uint_as_float(~(unsigned)p_bits[i]), __uint_as_float(~(unsigned)(p_bits[i] >> 32)));
+            o[i] = make_float4(__uint_as_float(~o_bits[i].x), __uint_as_float(~o_bits[i].y), __uint_as_float(~o_bits[i].z),
+                               __uint_as_float(~o_bits[i].w));
+        }
+    });
 }
 
 // True in every thread of the block that is the last of `parts` to arrive at `counter`, as arrives_last; the addition itself

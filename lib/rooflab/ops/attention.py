@@ -256,12 +256,9 @@ def decode_attention(
     check_array("workspace.outputs", workspace.outputs, "float32", heads * splits * head_dim, 16)
     check_array("workspace.parts", workspace.parts, "float32", 2 * heads * splits, 8)
     check_array("workspace.arrived", workspace.arrived, "uint32", heads)
-    function.launch(
-        (splits, blocks),
-        launch.threads,
-        [*arguments, workspace.outputs, workspace.parts, workspace.arrived],
-        shared=launch.shared,
-    )
+    check_array("workspace.flagged", workspace.flagged, "uint32", heads * splits * (head_dim + 2), 16)
+    meet = [workspace.flagged] if chosen.name == "6_flags_in_data" else workspace[:3]
+    function.launch((splits, blocks), launch.threads, [*arguments, *meet], shared=launch.shared)
     return out
 
 

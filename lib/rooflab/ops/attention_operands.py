@@ -72,26 +72,30 @@ def boxes(q: Any, k: Any, v: Any, context: int, queries: int, keys: int, pairs: 
 
 
 class Workspace(NamedTuple):
-    """What the blocks of decode_attention hand over in: outputs and parts, FP32, and counters, zero before
-    and after every launch. Launches that may overlap need a workspace each.
+    """What the blocks of decode_attention hand over in: outputs and parts, FP32, and counters; or both with
+    flags. Counters and flags are zero before and after every launch. Launches that may overlap need a
+    workspace each.
     """
 
     outputs: Any
     parts: Any
     arrived: Any
+    flagged: Any
     splits: int
 
 
 def workspace_for(q: Any, splits: int) -> Workspace:
     """A workspace for q [heads, head_dim] and so many parts of the context, where q lies."""
     heads, head_dim = (int(size) for size in q.shape)
-    sizes = heads * splits * head_dim, 2 * heads * splits, heads
+    parts = heads * splits
+    sizes = parts * head_dim, 2 * parts, heads, parts * (head_dim + 2)
     if hasattr(q, "data_ptr"):
         import torch
 
-        kinds = (torch.float32, torch.float32, torch.int32)
+        kinds = (torch.float32, torch.float32, torch.int32, torch.int32)
         arrays = [torch.zeros(n, dtype=t, device=q.device) for n, t in zip(sizes, kinds, strict=True)]
     else:
         zeros = np.zeros if isinstance(q, np.ndarray) else importlib.import_module("cupy").zeros
-        arrays = [zeros(n, t) for n, t in zip(sizes, (np.float32, np.float32, np.uint32), strict=True)]
-    return Workspace(arrays[0], arrays[1], arrays[2], splits)
+        kinds = (np.float32, np.float32, np.uint32, np.uint32)
+        arrays = [zeros(n, t) for n, t in zip(sizes, kinds, strict=True)]
+    return Workspace(*arrays, splits=splits)

@@ -226,4 +226,12 @@ DECODE: tuple[Rung, ...] = (
         defines={"THREADS": 256, "GROUP": 4, "KEYS": 32, "MERGE": 1, "HEAD_DIM": 128, "BF16": 0},
         archs=PORTABLE[1:],
     ),
+    Rung(
+        "decode_attention",
+        "6_flags_in_data",
+        "decode_attention_flagged",
+        "parts of the context say themselves that they are there",
+        defines={"THREADS": 256, "GROUP": 4, "KEYS": 32, "MERGE": 1, "HEAD_DIM": 128, "BF16": 0},
+        archs=PORTABLE[1:],
+    ),
 )

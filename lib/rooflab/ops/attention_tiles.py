@@ -20,7 +20,8 @@ HEADS = 8  # query heads that a block of decode_attention's rungs with tensor co
 # The widest head that a rung can do: beyond it, registers of outputs run out.
 WIDEST = {"4_mma": 256, "5_padded": 256, "6_cp_async": 256, "7_mma_32_rows": 128}
 # Of decode_attention, whose other rungs do every width.
-DECODE_WIDEST = {"5_fragments": 256}
+FRAGMENTS = ("5_fragments", "6_flags_in_data")
+DECODE_WIDEST = dict.fromkeys(FRAGMENTS, 256)
 
 
 class Launch(NamedTuple):
@@ -362,7 +363,7 @@ def decode_tile_of(rung: Rung, group: int, head_dim: int, arch: str) -> dict[str
             f"Rung decode_attention/{rung.name} keeps up to {DECODE_WIDEST[rung.name]} columns in registers, "
             f"so it refuses head_dim = {head_dim}: take rung 4_cp_async."
         )
-    if rung.name == "5_fragments":
+    if rung.name in FRAGMENTS:
         macros["GROUP"] = math.ceil(group / math.ceil(group / HEADS))
         # As many keys and values as a warp holds in registers beside its outputs: 4608 numbers of each.
         macros["KEYS"] = max(16, min(64, 4608 // head_dim // 16 * 16))

@@ -11,3 +11,4 @@ static inline ulonglong2 load_relaxed(const ulonglong2* p) { return simt_read_wo
 static inline unsigned long long load_relaxed(const unsigned long long* p) { return simt_read_word(p); }
 static inline void store_relaxed(unsigned* p, unsigned v) { simt_write_word(p, v); }
 static inline void store_relaxed(unsigned long long* p, unsigned long long v) { simt_write_word(p, v); }
+static inline void store_relaxed(uint4* p, uint4 v) { simt_write_word(p, v); }

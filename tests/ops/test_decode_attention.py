@@ -3,7 +3,7 @@
 import needs
 import numpy as np
 import pytest
-from rooflab import ops, simt
+from rooflab import ops, paths, simt
 from rooflab.bench import gate
 from rooflab.errors import LaunchError, MissingTool
 from rooflab.numerics import reference
@@ -44,7 +44,7 @@ def check(name, length, heads=4, kv_heads=2, head_dim=64, capacity=None, window=
     with ops.on("cpu"):
         admitted = gate.admit(gate.Work(name, launch, copies, outputs, lambda: expected, budget))
         admitted.recheck()
-    assert all((workspace.arrived == 0).all() for workspace in workspaces)
+    assert not any(workspace.arrived.any() or workspace.flagged.any() for workspace in workspaces)
     return outputs[0][0].copy()
 
 
@@ -104,12 +104,13 @@ def test_a_short_context_uses_as_many_parts_as_it_is_worth():
     assert used(8, MERGE=0) == 33
 
 
-def test_fragments_hold_a_tile_of_every_width_in_registers():
+@pytest.mark.parametrize("name", op.FRAGMENTS)
+def test_fragments_hold_a_tile_of_every_width_in_registers(name):
     try:
         nvrtc.compiler_version()
     except MissingTool as error:
         pytest.skip(str(error))
-    rung = ops.rung_of(LADDER, "5_fragments", "")
+    rung = ops.rung_of(LADDER, name, "")
     for head_dim, group, brain in ((16, 1, 0), (64, 8, 1), (80, 7, 0), (96, 4, 0), (128, 8, 1), (144, 3, 0)):
         macros = op.decode_tile_of(rung, group, head_dim, "90")
         report = rung.cubin("90", {**macros, "BF16": brain}).resources[rung.entry]
@@ -127,6 +128,18 @@ def test_fragments_refuse_a_head_wider_than_registers_hold():
         op.decode_attention(q[0], k, v, np.array([10], np.int32), rung="5_fragments")
 
 
+def test_the_merging_block_waits_for_parts_that_are_not_there():
+    """A part is taken when none of its numbers is zero; an output of zero is stored as another word."""
+    rung = ops.rung_of(LADDER, "6_flags_in_data", "")
+    text = (paths.KERNELS / "common/slabs.cuh").read_text()
+    assert text.count("missing |= ") == 1 and "~__float_as_uint(v.x)" in text
+    q, k, v = operands(1, 300, 4, 2, 64)
+    v[:] = 0
+    with ops.on("cpu"):
+        out = op.decode_attention(q[0], k, v, np.array([300], np.int32), rung=rung.name, splits=5)
+    assert (out == 0).all()
+
+
 def test_query_heads_that_a_block_shares_are_dealt_out_evenly():
     rung = ops.rung_of(LADDER, "5_fragments", "")
     groups = (1, 6, 8, 9, 11, 22)
@@ -140,7 +153,7 @@ def test_the_default_is_the_one_that_studies_take_it_for(monkeypatch):
     monkeypatch.setattr(op, "loaded", lambda rung, macros: asked.append(rung.name) or load(rung, macros))
     with ops.on("cpu"):
         op.decode_attention(q[0], k, v, np.array([10], np.int32))
-    assert asked == [op.decode_default(64, 2)] == ["5_fragments"]
+    assert asked == [op.decode_default(64, 2)] == ["6_flags_in_data"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -179,7 +192,10 @@ def test_no_rung_does_what_it_must_not(name):
     arguments = [q[0], k, v, out, np.array([150], np.int32), *map(c_int, (150, 4, 2, 2**31 - 1))]
     arguments.append(op.softmax_scale(None, 64))
     grid = 4 if name == "1_block_per_head" else (2, 2 * -(-2 // launch.queries))
-    arguments += [] if name == "1_block_per_head" else [workspace.outputs, workspace.parts, workspace.arrived]
+    if name == "6_flags_in_data":
+        arguments.append(workspace.flagged)
+    elif name != "1_block_per_head":
+        arguments += workspace[:3]
     seen = simt.watch(rung, grid, launch.threads, arguments, macros, shared=launch.shared)
     assert not seen.faults, seen.faults[0].sentence
     assert np.abs(out - reference.attention(q, k, v, start=149)[0]).max() < 5e-3

@@ -29,6 +29,7 @@ from rooflab.ops.attention_operands import (
     workspace_for,
 )
 from rooflab.ops.attention_tiles import BETWEEN as BETWEEN
+from rooflab.ops.attention_tiles import FRAGMENTS as FRAGMENTS
 from rooflab.ops.attention_tiles import (
     BOXED,
     HOPPER,

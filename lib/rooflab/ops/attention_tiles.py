@@ -405,10 +405,10 @@ def default_rung(head_dim: int, arch: str = "89") -> str:
 
 def decode_default(head_dim: int, group: int = 1, window: int | None = None) -> str:
     """The rung that decode_attention runs when none is named, for `group` query heads a key-value head: the
-    faster one as recorded. More heads, or the few keys of a window, leave 5_fragments less to gain from.
+    faster one as recorded. More heads, or the few keys of a window, leave fragments less to gain from.
     """
-    fragments = head_dim <= DECODE_WIDEST["5_fragments"] and group <= 4 and window is None
-    return "5_fragments" if fragments else "4_cp_async"
+    fragments = head_dim <= DECODE_WIDEST[FRAGMENTS[-1]] and group <= 4 and window is None
+    return FRAGMENTS[-1] if fragments else "4_cp_async"
 
 
 def splits_of(

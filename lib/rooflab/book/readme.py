@@ -3,6 +3,8 @@
 import pandas as pd
 
 from rooflab.analysis import another_gpu, way
+from rooflab.claims import Evidence
+from rooflab.claims.measures import MEASURES
 from rooflab.hardware import device
 from rooflab.records import compare
 from rooflab.records.case import parse_options
@@ -262,18 +264,18 @@ def _fastest_alike(rows: pd.DataFrame, form: str) -> pd.DataFrame:
 
 
 def device_line(store: Store) -> str:
-    """Which GPU the figures are of, when they were measured, and of one whole run how long that took; empty
-    without a run.
+    """Which GPU the figures are of, when they were measured, and of one recording, which may have been
+    interrupted and resumed, how long that took; empty without a run.
     """
     runs = store.runs()
     if runs.empty:
         return ""
     last = runs.iloc[-1]
     day, took = str(last["started"])[:10], ""
-    if len(runs) == 1 and not is_blank(last["finished"]):
-        minutes = (pd.Timestamp(last["finished"]) - pd.Timestamp(last["started"])).total_seconds() / 60
-        took = f" in {minutes:.0f} minutes"
-    when = f"last on {day}" if len(runs) > 1 else f"on {day}"
+    once = runs["commit"].nunique() == 1 and runs["started"].astype(str).str[:10].nunique() == 1
+    if once and not is_blank(last["finished"]):
+        took = f" in {MEASURES['recording_minutes'](Evidence(store)):.0f} minutes"
+    when = f"on {day}" if once else f"last on {day}"
     return f"Measured on the {last['gpu']} (driver {last['driver']}, CUDA {last['cuda']}) {when}{took}."
 
 

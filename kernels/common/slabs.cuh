@@ -2,6 +2,7 @@
 // in one trip to the counter.
 #pragma once
 #include "common/attention.cuh"
+#include "common/flagged.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ordered.cuh"
 
@@ -69,12 +70,7 @@ __device__ inline Slab merge_slab(int first, const float* outputs, const Part* p
     });
 }
 
-// Numbers that say that they are there: their bits turned over, which are never all zero (a NaN with all bits set comes of no
-// instruction).
-__device__ inline void store_flagged(uint4* to, float4 v) {
-    store_relaxed(to, make_uint4(~__float_as_uint(v.x), ~__float_as_uint(v.y), ~__float_as_uint(v.z), ~__float_as_uint(v.w)));
-}
-
+// A part's maximum and sum as one flagged number.
 __device__ inline void store_flagged(unsigned long long* to, Part part) {
     store_relaxed(to, ~((unsigned long long)__float_as_uint(part.row_sum) << 32 | __float_as_uint(part.row_max)));
 }
@@ -85,9 +81,9 @@ __device__ inline Slab merge_flagged_slab(int first, const unsigned* outputs, co
     return merge_slab_of<WIDTH>(first, count, [=](float2(&part)[8], float4(&o)[8], int from, int apart, int d) {
         unsigned long long p_bits[8];
         uint4 o_bits[8];
-        bool missing;
+        bool wait;
         do {
-            missing = false;
+            wait = false;
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 const int p = from + apart * i;
@@ -97,13 +93,12 @@ __device__ inline Slab merge_flagged_slab(int first, const unsigned* outputs, co
             }
 #pragma unroll
             for (int i = 0; i < 8; ++i)
-                missing |= p_bits[i] == 0 || o_bits[i].x == 0 || o_bits[i].y == 0 || o_bits[i].z == 0 || o_bits[i].w == 0;
-        } while (__any_sync(0xffffffffu, missing));
+                wait |= p_bits[i] == 0 || missing(o_bits[i]);
+        } while (__any_sync(0xffffffffu, wait));
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             part[i] = make_float2(__uint_as_float(~(unsigned)p_bits[i]), __uint_as_float(~(unsigned)(p_bits[i] >> 32)));
-            o[i] = make_float4(__uint_as_float(~o_bits[i].x), __uint_as_float(~o_bits[i].y), __uint_as_float(~o_bits[i].z),
-                               __uint_as_float(~o_bits[i].w));
+            o[i] = unflagged(o_bits[i]);
         }
     });
 }

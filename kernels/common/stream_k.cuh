@@ -7,7 +7,7 @@
 // adds, in the same order every time. Blocks take the line's pieces first, and backwards, so that the sums
 // that others need are written first. A block waits only for blocks of lower numbers, which started no later: no deadlock.
 #pragma once
-#include "common/ptx/ordered.cuh"
+#include "common/flagged.cuh"
 #include "common/ptx/warpgroup.cuh"
 #include "common/store_sums.cuh"
 
@@ -44,49 +44,48 @@ struct Line {
     }
 };
 
-// Workspace for what blocks leave to others: of each block and warpgroup a flag, zero before and after a launch, and its sums.
-struct Workspace {
-    float4* sums;
-    unsigned* flags;
-};
-
-// Leave a warpgroup's sums in the workspace's place for block `block`, for who ends the tile. Barrier `id` is the warpgroup's own.
+// Leave a warpgroup's sums, as flagged numbers, in block `block`'s place of the workspace, for who ends the tile.
 template <int HIGH, int WIDE>
-__device__ inline void leave_sums(const float (&sums)[HIGH][WIDE / 2], Workspace workspace, int id, unsigned block) {
+__device__ inline void leave_sums(const float (&sums)[HIGH][WIDE / 2], uint4* workspace, unsigned block) {
     const unsigned place = block * 2 + threadIdx.x / 128, thread = threadIdx.x % 128;
-    float4* const to = workspace.sums + place * (unsigned long long)(HIGH * WIDE * 16) + thread;
+    uint4* const to = workspace + place * (unsigned long long)(HIGH * WIDE * 16) + thread;
 #pragma unroll
     for (int i = 0; i < HIGH; ++i)
 #pragma unroll
         for (int e = 0; e < WIDE / 2; e += 4)
-            to[(i * (WIDE / 8) + e / 4) * 128] = make_float4(sums[i][e], sums[i][e + 1], sums[i][e + 2], sums[i][e + 3]);
-    warpgroup_wait_turn(id, 128);  // all have written
-    if (thread == 0) add_release(workspace.flags + place, 1);
+            store_flagged(to + (i * (WIDE / 8) + e / 4) * 128, make_float4(sums[i][e], sums[i][e + 1], sums[i][e + 2], sums[i][e + 3]));
 }
 
-// Wait for the sums that are left in the place for block `block`, and add them.
+// Add the sums that are left in block `block`'s place when they are there: as many at once as registers hold beside the own.
 template <int HIGH, int WIDE>
-__device__ inline void take_sums(float (&sums)[HIGH][WIDE / 2], Workspace workspace, int id, unsigned block) {
+__device__ inline void take_sums(float (&sums)[HIGH][WIDE / 2], uint4* workspace, unsigned block) {
+    constexpr int ALL = HIGH * WIDE / 8, MOST = ALL > 26 ? 7 : 16, TURNS = (ALL + MOST - 1) / MOST, EACH = (ALL + TURNS - 1) / TURNS;
     const unsigned place = block * 2 + threadIdx.x / 128, thread = threadIdx.x % 128;
-    if (thread == 0)
-        while (load_acquire(workspace.flags + place) == 0) {
-        }
-    warpgroup_wait_turn(id, 128);
-    const float4* const from = workspace.sums + place * (unsigned long long)(HIGH * WIDE * 16) + thread;
+    uint4* const from = workspace + place * (unsigned long long)(HIGH * WIDE * 16) + thread;
 #pragma unroll
-    for (int i = 0; i < HIGH; ++i)
+    for (int first = 0; first < ALL; first += EACH) {
+        uint4 more[EACH];
+        bool wait;
+        do {
+            wait = false;
 #pragma unroll
-        for (int e = 0; e < WIDE / 2; e += 4) {
-            const float4 more = __ldcg(from + (i * (WIDE / 8) + e / 4) * 128);
-            sums[i][e] += more.x, sums[i][e + 1] += more.y, sums[i][e + 2] += more.z, sums[i][e + 3] += more.w;
+            for (int u = 0; u < EACH; ++u) more[u] = load_relaxed(from + min(first + u, ALL - 1) * 128);
+#pragma unroll
+            for (int u = 0; u < EACH; ++u) wait |= missing(more[u]);
+        } while (__any_sync(0xffffffffu, wait));
+#pragma unroll
+        for (int u = 0; u < EACH && first + u < ALL; ++u) {
+            const float4 v = unflagged(more[u]);
+            float* const to = sums[(first + u) / (WIDE / 8)] + (first + u) % (WIDE / 8) * 4;
+            to[0] += v.x, to[1] += v.y, to[2] += v.z, to[3] += v.w;
+            from[(first + u) * 128] = make_uint4(0, 0, 0, 0);  // as the next launch expects it
         }
-    warpgroup_wait_turn(id, 128);  // all have read
-    if (thread == 0) workspace.flags[place] = 0;
+    }
 }
 
 // Add the sums of the blocks that hold the steps of this block's tile before `begin`.
 template <int HIGH, int WIDE>
-__device__ inline void add_left_sums(float (&sums)[HIGH][WIDE / 2], Workspace workspace, int id, const Line& line, Piece piece) {
+__device__ inline void add_left_sums(float (&sums)[HIGH][WIDE / 2], uint4* workspace, const Line& line, Piece piece) {
     for (unsigned b = blockIdx.x; b > 0 && line.begin_of(b) > (piece.tile - line.whole) * line.steps; --b)
-        take_sums<HIGH, WIDE>(sums, workspace, id, b - 1);
+        take_sums<HIGH, WIDE>(sums, workspace, b - 1);
 }

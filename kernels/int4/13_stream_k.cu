@@ -36,7 +36,7 @@ struct RingSlot {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     int4_stream_k(const uint4* __restrict__ blocks, const __grid_constant__ TensorMap x, __half* __restrict__ y, unsigned n,
-                  unsigned groups, unsigned batch, float4* __restrict__ left, unsigned* __restrict__ flags) {
+                  unsigned groups, unsigned batch, uint4* workspace) {
     static_assert(STAGES > 1);
     extern __shared__ __align__(1024) uint4 memory[];
     __shared__ unsigned long long full[STAGES], empty[STAGES];
@@ -91,7 +91,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned unit = warp / 4 * TALL, part = warp % 4;
     unsigned even[TALL][4][4], odd[TALL][4][4];
     RingSlot slot;
-    const Workspace workspace = {left, flags};
     for (;;) {
         const Piece piece = line.take();
         if (piece.count == 0) return;
@@ -142,10 +141,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (piece.tile >= line.whole) {  // each of the two blocks ends the rows of one of its warpgroups
             const unsigned tile = piece.tile - line.whole;
             if (warp / 4 != line.part) {
-                leave_sums<TALL, TOKENS>(sums, workspace, id, tile);
+                leave_sums<TALL, TOKENS>(sums, workspace, tile);
                 continue;
             }
-            take_sums<TALL, TOKENS>(sums, workspace, id, tile);
+            take_sums<TALL, TOKENS>(sums, workspace, tile);
         }
 #elif PARTS
         if (piece.tile >= line.whole) {
@@ -154,10 +153,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
 #else
         if (piece.begin + piece.count < groups) {
-            leave_sums<TALL, TOKENS>(sums, workspace, id, blockIdx.x);
+            leave_sums<TALL, TOKENS>(sums, workspace, blockIdx.x);
             continue;
         }
-        if (piece.begin > 0) add_left_sums<TALL, TOKENS>(sums, workspace, id, line, piece);
+        if (piece.begin > 0) add_left_sums<TALL, TOKENS>(sums, workspace, line, piece);
 #endif
         __half* const stage = reinterpret_cast<__half*>(weights + STAGES * WEIGHTS) + warp / 4 * 32 * (64 * TALL + 8);
         store_sums<TALL, TOKENS>(sums, stage, id, to, row + 64 * unit, n, tokens);

@@ -41,8 +41,7 @@ struct RingSlot {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
     mmq_stream_k(const __grid_constant__ TensorMap quants, const __half* __restrict__ scales,
-              const __grid_constant__ TensorMap x, __half* __restrict__ y, int n, int k, int batch, float4* __restrict__ left,
-                 unsigned* __restrict__ flags) {
+              const __grid_constant__ TensorMap x, __half* __restrict__ y, int n, int k, int batch, uint4* workspace) {
     extern __shared__ __align__(1024) unsigned char ring[];
     __shared__ unsigned long long full[STAGES], empty[STAGES];
     const unsigned thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
@@ -88,7 +87,6 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     setmaxnreg_more<232>();
 
     RingSlot slot;
-    const Workspace workspace = {left, flags};
     unsigned even[ROW_TILES][4][4], odd[ROW_TILES][4][4];
     for (;;) {
         const Piece piece = line.take();
@@ -139,10 +137,10 @@ extern "C" __global__ void __launch_bounds__(384, 1)
 
         const int id = 1 + group;
         if (piece.begin + piece.count < line.steps) {
-            leave_sums<ROW_TILES, TOKENS>(sums, workspace, id, blockIdx.x);
+            leave_sums<ROW_TILES, TOKENS>(sums, workspace, blockIdx.x);
             continue;
         }
-        if (piece.begin > 0) add_left_sums<ROW_TILES, TOKENS>(sums, workspace, id, line, piece);
+        if (piece.begin > 0) add_left_sums<ROW_TILES, TOKENS>(sums, workspace, line, piece);
         const unsigned row = piece.tile / across * ROWS + 64 * ROW_TILES * group, token = piece.tile % across * TOKENS;
         __half* const stage = reinterpret_cast<__half*>(ring + STAGES * SLOT) + group * 32 * (64 * ROW_TILES + 8);
         store_sums<ROW_TILES, TOKENS>(sums, stage, id, y + token * (size_t)n, row, n, min(batch - token, (unsigned)TOKENS));

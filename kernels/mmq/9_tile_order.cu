@@ -36,7 +36,7 @@ struct RingSlot {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
     mmq_tile_order(const uint4* __restrict__ blocks, const __grid_constant__ TensorMap x, __half* __restrict__ y, int n, int k,
-                   int batch, float4* __restrict__ left, unsigned* __restrict__ flags) {
+                   int batch, uint4* workspace) {
     static_assert(STAGES > 1);
     extern __shared__ __align__(1024) uint4 memory[];
     __shared__ unsigned long long full[STAGES], empty[STAGES];
@@ -86,7 +86,6 @@ extern "C" __global__ void __launch_bounds__(384, 1)
 
     const unsigned unit = warp / 4 * ROW_TILES, part = warp % 4;
     RingSlot slot;
-    const Workspace workspace = {left, flags};
     unsigned even[ROW_TILES][4][4], odd[ROW_TILES][4][4];
     for (;;) {
         const Piece piece = line.take();
@@ -128,10 +127,10 @@ extern "C" __global__ void __launch_bounds__(384, 1)
         if (piece.tile >= line.whole) {  // each of the two blocks ends the rows of one of its warpgroups
             const unsigned tile = piece.tile - line.whole;
             if (warp / 4 != line.part) {
-                leave_sums<ROW_TILES, TOKENS>(sums, workspace, id, tile);
+                leave_sums<ROW_TILES, TOKENS>(sums, workspace, tile);
                 continue;
             }
-            take_sums<ROW_TILES, TOKENS>(sums, workspace, id, tile);
+            take_sums<ROW_TILES, TOKENS>(sums, workspace, tile);
         }
 #elif PARTS
         if (piece.tile >= line.whole) {
@@ -140,10 +139,10 @@ extern "C" __global__ void __launch_bounds__(384, 1)
         }
 #else
         if (piece.begin + piece.count < line.steps) {
-            leave_sums<ROW_TILES, TOKENS>(sums, workspace, id, blockIdx.x);
+            leave_sums<ROW_TILES, TOKENS>(sums, workspace, blockIdx.x);
             continue;
         }
-        if (piece.begin > 0) add_left_sums<ROW_TILES, TOKENS>(sums, workspace, id, line, piece);
+        if (piece.begin > 0) add_left_sums<ROW_TILES, TOKENS>(sums, workspace, line, piece);
 #endif
         __half* const stage = reinterpret_cast<__half*>(weights + STAGES * WEIGHTS) + warp / 4 * 32 * (64 * ROW_TILES + 8);
         store_sums<ROW_TILES, TOKENS>(sums, stage, id, to, row + 64 * unit, n, tokens);

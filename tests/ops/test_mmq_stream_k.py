@@ -100,8 +100,8 @@ def test_sums_of_whole_and_of_shared_tiles_are_right(rung, n, k, batch, options)
     expected = reference.gemm(w, x)
     rounded = (x.astype(np.float32) @ w.astype(np.float16).astype(np.float32).T).astype(np.float16)
     macros = rung.with_defaults({"ROW_TILES": 1, **options})
-    y, flags = np.full((batch, n), np.nan, np.float16), np.zeros(2 * macros["BLOCKS"], np.uint32)
-    left = np.full((len(flags), 64 * macros["TOKENS"]), np.nan, np.float32)
+    y = np.full((batch, n), np.nan, np.float16)
+    workspace = np.zeros((2 * macros["BLOCKS"], 64 * macros["TOKENS"]), np.uint32)
     weights = [mapped(planes.quants, (128, 64)), planes.scales]
     if rung.name == "9_tile_order":
         weights = [q8_0.repack(planes).blocks]
@@ -109,11 +109,11 @@ def test_sums_of_whole_and_of_shared_tiles_are_right(rung, n, k, batch, options)
     sizes = map(ctypes.c_int, (n, k, batch))
     shared = stream_k.shared_bytes(stream_k.FORMATS[rung.key], macros)
     grid = (macros["BLOCKS"], 1)
-    given += [*sizes, left, flags]
+    given += [*sizes, workspace]
     together = {"cooperative": macros.get("PARTS", 0) > 0}
     simt.run(emulated(rung), grid, 384, given, macros, entry=rung.entry, shared=shared, **together)
     allowed = max(2 * float(np.abs(rounded - expected).max()), 2.0**-10 * float(np.abs(expected).max()))
-    assert np.abs(y - expected).max() <= allowed and not flags.any()
+    assert np.abs(y - expected).max() <= allowed and not workspace.any()
 
 
 GROUPS = ops.rung_of(mmq.LADDERS["mmq"], "10_k_groups", "")

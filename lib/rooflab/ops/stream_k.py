@@ -109,29 +109,28 @@ def launch(rung: Rung, sizes: tuple[int, int, int], arguments: list[Any], macros
     function.launch(
         (blocks, 1),
         384,
-        [*arguments, *workspace],
+        [*arguments, workspace],
         shared=shared_bytes(of, macros),
         cooperative=parts > 0,  # the parts of a tile wait for one another
     )
 
 
-def _workspace(stream: int) -> tuple[Any, Any]:
-    """A stream's workspace, 17 MB: sums of tiles that blocks share, and the blocks' flags, 0 between
-    launches. It is made by a stream's first launch, which must not be one that is being captured.
+def _workspace(stream: int) -> Any:
+    """A stream's workspace, 17 MB: sums of tiles that blocks share, as flagged numbers, 0 between launches. It
+    is made by a stream's first launch, which must not be one that is being captured.
     """
     workspace = _made(stream)
-    launch_cache.hold(*workspace)
+    launch_cache.hold(workspace)
     return workspace
 
 
 @functools.cache  # never dropped, for a captured graph has its addresses
-def _made(stream: int) -> tuple[Any, Any]:
+def _made(stream: int) -> Any:
     import cupy
 
-    sums = cupy.empty((2 * AT_ONCE, _MOST_SUMS * 64), cupy.float32)
-    flags = cupy.zeros(2 * AT_ONCE, cupy.uint32)
+    workspace = cupy.zeros((2 * AT_ONCE, _MOST_SUMS * 64), cupy.uint32)
     cupy.cuda.get_current_stream().synchronize()  # a launch may be on another stream than the zeros
-    return sums, flags
+    return workspace
 
 
 # --- which tile ---------------------------------------------------------------------------------------------

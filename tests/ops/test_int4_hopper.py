@@ -220,4 +220,3 @@ def test_blocks_that_add_a_tile_up_together_wait_for_one_another(parts):
 
     with pytest.raises(AssertionError, match="not zero again"):
         run(simt.run, 60, 384, 3, hasty, **given)
-

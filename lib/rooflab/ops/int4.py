@@ -411,8 +411,14 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
             f"Rung int4/{chosen.name} takes 4 tokens a block and k up to {GROUP * 16 * MOST_CHUNKS}, not "
             f"{macros['TOKENS']} and {k}."
         )
-    if chosen.name in ("11_tma", "12_token_tiles", "15_k_halves"):  # x as a map of the boxes that are copied: 64 of k
-        x = nvrtc.tensor_map(nvrtc.pointer(x), batch, k, "float16", (macros["TOKENS"] // macros.get("SHARE", 1), 64), 128)
+    if chosen.name in (
+        "11_tma",
+        "12_token_tiles",
+        "15_k_halves",
+    ):  # x as a map of the boxes that are copied: 64 of k
+        x = nvrtc.tensor_map(
+            nvrtc.pointer(x), batch, k, "float16", (macros["TOKENS"] // macros.get("SHARE", 1), 64), 128
+        )
     sizes = [ctypes.c_uint(v) for v in (n, k // GROUP, batch)]
     _launch(chosen, n, k, batch, [*operands, x, out, *sizes], macros)
     return out

@@ -154,3 +154,9 @@ def test_a_rule_of_tokens_names_the_small_matrices_that_break_it():
     by = lesson_09c_points.rule(found)
     assert (by.tokens, by.few, by.few_ahead, by.many, by.many_ahead) == (128, 6, 5, 6, 0)
     assert by.others == [(512, 512)] and by.small
+
+
+def test_at_least_twice_as_fast_is_a_factor_and_more_than_level_a_direction():
+    kinds = {claim.id: lesson_09_verdicts.kind(claim) for claim in claims.every() if claim.tests}
+    assert kinds["C-H4"] == kinds["B-1"] == "how many times", "a bar of 2 or of 16"
+    assert "which is faster" in kinds.values()

@@ -90,10 +90,13 @@ def verdicts(chosen: Sequence[claims.Claim], evidence: claims.Evidence) -> Drawi
 
 
 def kind(claim: claims.Claim) -> str:
-    """Which of KINDS the figure of a statement is, by its first test's unit and bar."""
+    """Which of KINDS the figure of a statement is, by its first test's unit and bar: at least twice as fast
+    is a factor, more than level is a direction.
+    """
     test = claim.tests[0]
     if re.search(r"}[×x]", test.form):
-        return KINDS[1] if test.bar.sign == "≈" else KINDS[0]
+        direction = test.bar.sign != "≈" and abs(math.log(test.bar.value)) < math.log(1.05)
+        return KINDS[0] if direction else KINDS[1]
     if "%" in test.form:
         return KINDS[3]
     return KINDS[2] if re.search(r"µs|a second|GB/s|^time\b", test.quantity + test.form) else KINDS[4]

@@ -29,7 +29,6 @@ from rooflab.ops.attention_operands import (
     workspace_for,
 )
 from rooflab.ops.attention_tiles import BETWEEN as BETWEEN
-from rooflab.ops.attention_tiles import FRAGMENTS as FRAGMENTS
 from rooflab.ops.attention_tiles import (
     BOXED,
     HOPPER,
@@ -55,6 +54,7 @@ from rooflab.ops.attention_tiles import (
     standing_of,
     tile_of,
 )
+from rooflab.ops.attention_tiles import FRAGMENTS as FRAGMENTS
 from rooflab.ops.attention_tiles import HEADS as HEADS
 from rooflab.ops.attention_tiles import LAWFUL as LAWFUL
 from rooflab.ops.attention_tiles import Launch as Launch

@@ -116,8 +116,8 @@ def launch(rung: Rung, sizes: tuple[int, int, int], arguments: list[Any], macros
 
 
 def _workspace(stream: int) -> Any:
-    """A stream's workspace, 17 MB: sums of tiles that blocks share, as flagged numbers, 0 between launches. It
-    is made by a stream's first launch, which must not be one that is being captured.
+    """A stream's workspace, 17 MB: sums of tiles that blocks share, as flagged numbers, 0 between launches.
+    A stream's first launch makes it, which must not be one that is being captured.
     """
     workspace = _made(stream)
     launch_cache.hold(workspace)

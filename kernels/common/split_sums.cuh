@@ -5,6 +5,7 @@
 // many times as long. The blocks of a tile wait for one another, so they must run at the same time: a cooperative launch.
 #pragma once
 #include "common/flagged.cuh"
+#include "common/ptx/ordered.cuh"
 #include "common/stream_k.cuh"
 
 // A block's work: its part of a tile that is left for the last turn, then whole tiles.

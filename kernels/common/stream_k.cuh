@@ -8,7 +8,7 @@
 // that others need are written first. A block waits only for blocks of lower numbers, which started no later: no deadlock.
 #pragma once
 #include "common/flagged.cuh"
-#include "common/ptx/warpgroup.cuh"
+#include "common/ptx/ordered.cuh"
 #include "common/store_sums.cuh"
 
 // A piece of a tile: `count` steps of k from `begin` on; none are left if there are no steps.

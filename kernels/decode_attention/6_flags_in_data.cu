@@ -6,9 +6,13 @@
 // Shapes   as rung 5.
 // Bytes    as rung 5, and each part is cleared again.
 // Launch   as rung 5. `flagged`: heads splits (HEAD_DIM + 2) words, zero before and after.
-// Macros   as rung 5.
-//          THREADS = 256; GROUP = 4; KEYS = 32; MERGE = 1; HEAD_DIM = 128; BF16 = 0.
-// Branch   from rung 5: a number of a part is handed on with its bits turned over, so that a zero is none: all bits set would
+// Macros   THREADS = 256: threads a block;
+//          GROUP = 4: query heads that a block handles together, at most 8;
+//          KEYS = 32: keys that a warp takes at a time, a multiple of 16;
+//          MERGE = 1: cost of merging a part of a head, in keys read; 0: none, so that all splits are used;
+//          HEAD_DIM = 128: width of a head;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
+// Changed  a number of a part is handed on with its bits turned over, so that a zero is none: all bits set would
 //          be a NaN that no instruction makes. The last of a head's blocks merges: it waits for blocks of lower
 //          numbers, which started no later.
 #include "common/attention.cuh"

@@ -9,7 +9,8 @@
 // Macros   ROW_GROUPS = 1: 64 rows each;
 //          CLUSTER = 1: blocks that divide k;
 //          TOKENS = 128: tokens of a tile, a multiple of 16;
-//          STAGES = 6: groups of k in the ring.
+//          STAGES = 6: groups of k in the ring;
+//          SHARE = 1: blocks of other rows that each copy a part of x for all of them.
 // Branch   from rung 11: a warp of its own starts all copies. Both warpgroups of a row group read the same slot: one
 //          multiplies the first 64 of its 128 of k, one the rest. At the end each hands the other its sums of half of the
 //          tokens, four at a time and where they lie, and stores its own half by way of stmatrix.

@@ -5,7 +5,8 @@
 // Shapes   as rung 9.
 // Bytes    as rung 9, by tiles of 64 rows: activations are read twice as often.
 // Launch   384 threads a block, (CLUSTER ceil(batch / TOKENS), ceil(n / 64)) blocks.
-// Macros   TOKENS = 128: tokens a tile, a multiple of 16: 64 to 144;
+// Macros   ROW_GROUPS = 1: pairs of warpgroups, with 64 rows each, 1 or 2;
+//          TOKENS = 128: tokens a tile, a multiple of 16: 64 to 144;
 //          CLUSTER = 1: blocks that divide k;
 //          STAGES = 8: steps of 64 of k in the ring of shared memory.
 // Branch   from rung 9: a block has one tile. A slot of the ring is one warpgroup's; at the end each adds up half of the tokens

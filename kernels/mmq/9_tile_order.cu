@@ -12,7 +12,7 @@
 //          BLOCKS = 132: blocks;
 //          SHARERS = 132: those that share what is left for a last turn; 0: its tiles are taken whole;
 //          PARTS = 0: blocks that divide each tile of a last turn among them instead; 0: none.
-// Changed  from rung 8: 64 rows by 64 of k lie in one piece of memory, scales first: one copy brings them, and one thread
+// Branch   from rung 8: 64 rows by 64 of k lie in one piece of memory, scales first: one copy brings them, and one thread
 //          starts all copies. A load of 16 bytes holds a lane's weights of 32 of k, signs turned over beforehand: two weights
 //          take a byte permutation, a subtraction and a multiplication.
 #include "common/ptx/mbarrier.cuh"

@@ -98,4 +98,4 @@ def workspace_for(q: Any, splits: int) -> Workspace:
         zeros = np.zeros if isinstance(q, np.ndarray) else importlib.import_module("cupy").zeros
         kinds = (np.float32, np.float32, np.uint32, np.uint32)
         arrays = [zeros(n, t) for n, t in zip(sizes, kinds, strict=True)]
-    return Workspace(*arrays, splits=splits)
+    return Workspace(arrays[0], arrays[1], arrays[2], arrays[3], splits)

@@ -181,7 +181,7 @@ def pieces(block: int, blocks: int, tiles: int, steps: int, sharers: int) -> lis
 def line_source() -> str:
     """The source of `Piece` and `Line`, which deal out the work."""
     text = (KERNELS / "common" / "stream_k.cuh").read_text(encoding="utf-8")
-    return text[text.index("struct Piece") : text.index("// Workspace")]
+    return text[text.index("struct Piece") : text.index("// Leave a warpgroup's sums")]
 
 
 def divided_along_k(tiles: int = 6, steps: int = 4, blocks: int = 4) -> Drawing:

@@ -16,6 +16,7 @@
 //          tokens, four at a time and where they lie, and stores its own half by way of stmatrix.
 #include "common/int4.cuh"
 #include "common/pair_sums.cuh"
+#include "common/ptx/cluster.cuh"
 #include "common/ptx/mbarrier.cuh"
 #include "common/ptx/tma.cuh"
 #include "common/ptx/warpgroup.cuh"

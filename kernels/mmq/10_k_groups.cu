@@ -13,6 +13,7 @@
 //          from its own sums and from those that the other has left in shared memory. Where tiles are so few that most
 //          multiprocessors would have none, a cluster's blocks divide k, too, and each adds up a share of all their sums.
 #include "common/pair_sums.cuh"
+#include "common/ptx/cluster.cuh"
 #include "common/ptx/mbarrier.cuh"
 #include "common/ptx/tma.cuh"
 #include "common/ptx/warpgroup.cuh"
